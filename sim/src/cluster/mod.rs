@@ -1,0 +1,17 @@
+//! A whole run on the virtual clock: hardware, protocol and objective on the event engine.
+
+mod run;
+mod timing;
+mod witness;
+
+pub use run::{
+    Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, message_sizes, replay,
+    run,
+};
+pub use timing::{
+    Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, Timing, TimingError,
+};
+pub use witness::{RunEnd, Witness};
+
+#[cfg(test)]
+mod tests;

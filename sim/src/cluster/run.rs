@@ -1,0 +1,376 @@
+//! The virtual-clock driver: it carries out what a strategy decides, and makes things happen when
+//! the clockwork says so, or when a record says they did.
+
+use std::ops::ControlFlow;
+
+use super::timing::{Clockwork, Timing, TimingError};
+use super::witness::{RunEnd, Witness};
+use crate::engine::{Engine, EngineError};
+use crate::ids::{GroupId, MachineId};
+use crate::objective::{Gradient, InitialModel, Objective, Parameters};
+use crate::protocol::{
+    Action, Blocked, Cycle, Event, FcPlacement, ModelPart, ModelServer, ModelSnapshot, Progress,
+    ProtocolError, Roster, Share, Stage, StrategyName, Update, UpdateRule, strategy,
+};
+use crate::rng::Seed;
+use crate::trace::{CurvePoint, Trace};
+use crate::units::{Bytes, SimTime};
+
+/// Everything that fixes a run except its objective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Who takes part.
+    pub roster: Roster,
+    /// How they synchronise.
+    pub strategy: StrategyName,
+    /// How a gradient changes the model.
+    pub rule: UpdateRule,
+    /// When things happen.
+    pub timing: Timing,
+    /// Updates of the conv (or whole) model after which the run ends.
+    pub updates: u64,
+    /// Updates between two evaluations; the model is also evaluated at the beginning and the end.
+    pub evaluate_every: u64,
+    /// A loss above this, or one that is no number, ends the run as diverged.
+    pub divergence_loss: f64,
+    /// The run's seed.
+    pub seed: Seed,
+}
+
+/// What is learned in a run, and from which parameters.
+pub struct Learning<'a> {
+    /// Source of gradients and of the loss.
+    pub objective: &'a mut dyn Objective,
+    /// Parameters at the beginning; velocities are 0.
+    pub start: InitialModel,
+}
+
+/// Events that happened elsewhere, to be followed under the virtual clock.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Where the strategy stood before the first event; `None` for the very beginning.
+    pub from: Option<Progress>,
+    /// Events in the order in which the strategy was told of them.
+    pub events: Vec<(SimTime, Event)>,
+}
+
+/// Why a run could not be carried out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// The strategy refused the roster or an event.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// A duration is not possible.
+    #[error(transparent)]
+    Timing(#[from] TimingError),
+    /// The event queue refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Nothing can happen any more, but the run is not over.
+    #[error("the run stalled at {time} after {updates} updates: {}", describe(blocked))]
+    Stalled {
+        /// When.
+        time: SimTime,
+        /// How far it had come.
+        updates: u64,
+        /// Who waits for whom.
+        blocked: Vec<Blocked>,
+    },
+}
+
+fn describe(blocked: &[Blocked]) -> String {
+    let lines: Vec<String> =
+        blocked.iter().map(|b| format!("{} waits for {}", b.who, b.waits_for)).collect();
+    lines.join("; ")
+}
+
+/// Follows a run while it goes on, and may end it.
+pub trait Monitor {
+    /// Told of every evaluation.
+    fn evaluated(&mut self, point: &CurvePoint) -> ControlFlow<()>;
+
+    /// Told of every event that the strategy is given, in order.
+    fn event(&mut self, _time: SimTime, _event: Event) {}
+}
+
+/// A monitor that never stops a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unmonitored;
+
+impl Monitor for Unmonitored {
+    fn evaluated(&mut self, _point: &CurvePoint) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Runs a scenario on the virtual clock.
+///
+/// Without anything to learn there is no loss: the trace then has times and staleness only.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible or stalls. Divergence is a result, not an error.
+pub fn run<'a>(
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    monitor: &mut dyn Monitor,
+) -> Result<(Trace, ModelServer), RunError> {
+    let mut strategy = strategy(scenario.strategy, scenario.roster, None)?;
+    let mut engine = Engine::new();
+    for machine in scenario.roster.machine_ids() {
+        engine.schedule(SimTime::ZERO, Event::Started { machine })?;
+    }
+    let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed);
+    let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
+    let mut driver = Driver::new(scenario, learning, clock);
+    let mut actions = Vec::new();
+    let mut end = driver.evaluate_if_due(monitor);
+    while end.is_none() {
+        let Some((now, event)) = driver.next_event()? else {
+            return Err(RunError::Stalled {
+                time: driver.now(),
+                updates: driver.witness.updates(),
+                blocked: strategy.blocked(),
+            });
+        };
+        monitor.event(now, event);
+        strategy.handle(event, &mut actions)?;
+        end = driver.carry_out_all(&mut actions, monitor)?;
+    }
+    Ok(driver.close(end.expect("the loop ends when the run does")))
+}
+
+/// Follows the records of a run: the same strategy is told the same events in the same order, and
+/// versions, staleness and parameters are worked out afresh.
+///
+/// # Errors
+/// [`RunError::Protocol`] when a record holds an event that could not have happened.
+pub fn replay<'a>(
+    scenario: &'a Scenario,
+    records: &[Record],
+    learning: Option<Learning<'a>>,
+    monitor: &mut dyn Monitor,
+) -> Result<(Trace, ModelServer), RunError> {
+    let clock = Clock::Recorded { now: SimTime::ZERO };
+    let mut driver = Driver::new(scenario, learning, clock);
+    let mut actions = Vec::new();
+    let mut end = driver.evaluate_if_due(monitor);
+    for record in records {
+        let mut strategy = strategy(scenario.strategy, scenario.roster, record.from.as_ref())?;
+        for (time, event) in &record.events {
+            if end.is_some() {
+                break;
+            }
+            driver.clock = Clock::Recorded { now: *time };
+            monitor.event(*time, *event);
+            strategy.handle(*event, &mut actions)?;
+            end = driver.carry_out_all(&mut actions, monitor)?;
+        }
+    }
+    Ok(driver.close(end.unwrap_or(RunEnd::Stopped)))
+}
+
+/// What decides when things happen.
+enum Clock {
+    Virtual { engine: Engine<Event>, clockwork: Box<Clockwork> },
+    Recorded { now: SimTime },
+}
+
+/// What a machine holds on the virtual clock.
+#[derive(Clone, Debug, Default)]
+struct Replica {
+    model: Option<ModelSnapshot>,
+    gradient: Gradient,
+}
+
+struct Driver<'a> {
+    scenario: &'a Scenario,
+    objective: Option<&'a mut dyn Objective>,
+    clock: Clock,
+    server: ModelServer,
+    replicas: Vec<Replica>,
+    witness: Witness,
+}
+
+impl<'a> Driver<'a> {
+    fn new(scenario: &'a Scenario, learning: Option<Learning<'a>>, clock: Clock) -> Self {
+        let Scenario { roster, rule, divergence_loss, .. } = scenario;
+        let (objective, start) = match learning {
+            Some(Learning { objective, start }) => (Some(objective), start),
+            None => (None, InitialModel::default()),
+        };
+        Driver {
+            scenario,
+            objective,
+            clock,
+            server: ModelServer::new(*rule, start),
+            replicas: vec![Replica::default(); roster.conv_machines as usize],
+            witness: Witness::new(*roster, *divergence_loss),
+        }
+    }
+
+    fn now(&self) -> SimTime {
+        match &self.clock {
+            Clock::Virtual { engine, .. } => engine.now(),
+            Clock::Recorded { now } => *now,
+        }
+    }
+
+    fn next_event(&mut self) -> Result<Option<(SimTime, Event)>, EngineError> {
+        match &mut self.clock {
+            Clock::Virtual { engine, .. } => engine.step(),
+            Clock::Recorded { .. } => Ok(None),
+        }
+    }
+
+    fn carry_out_all(
+        &mut self,
+        actions: &mut Vec<Action>,
+        monitor: &mut dyn Monitor,
+    ) -> Result<Option<RunEnd>, RunError> {
+        for action in actions.drain(..) {
+            match action {
+                Action::SendModel { machine, .. } => self.send_model(machine)?,
+                Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
+                Action::ServeFc { cycle } => self.serve_fc(cycle)?,
+                Action::Apply(update) => {
+                    self.apply(update);
+                    if update.part != ModelPart::Fc
+                        && let Some(end) = self.evaluate_if_due(monitor)
+                    {
+                        return Ok(Some(end));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn send_model(&mut self, machine: MachineId) -> Result<(), RunError> {
+        if self.objective.is_some() {
+            self.replicas[machine.index()].model = Some(self.server.snapshot());
+        }
+        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
+            let now = engine.now();
+            let arrives = clockwork.model_arrival(now);
+            self.witness.model_sent(machine, now, arrives, clockwork.model_bytes());
+            engine.schedule(arrives, Event::ModelArrived { machine })?;
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RunError> {
+        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
+            let now = engine.now();
+            let passage = clockwork.stage(now, cycle, share, stage)?;
+            let sizes = message_sizes(clockwork, share, stage);
+            self.witness.computed(share, stage, now, passage, sizes);
+            engine.schedule(passage.arrives, answer_to(share.machine, stage))?;
+        }
+        if stage != Stage::Forward {
+            self.witness.processed(share);
+        }
+        if stage == Stage::Whole {
+            self.compute_gradient(cycle, share);
+        }
+        Ok(())
+    }
+
+    /// The FC server works with the FC model of this instant, on activations of each machine's
+    /// own conv model; both halves of the gradient follow from these two.
+    fn serve_fc(&mut self, cycle: Cycle) -> Result<(), RunError> {
+        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
+            let now = engine.now();
+            let until = clockwork.fc(now, cycle)?;
+            self.witness.fc_served(now, until);
+            engine.schedule(until, Event::FcServed { group: cycle.group })?;
+        }
+        for share in self.scenario.roster.shares(cycle.group) {
+            self.compute_gradient(cycle, share);
+        }
+        Ok(())
+    }
+
+    fn compute_gradient(&mut self, cycle: Cycle, share: Share) {
+        let Some(objective) = &mut self.objective else {
+            return;
+        };
+        let replica = &mut self.replicas[share.machine.index()];
+        let model = replica.model.as_ref().expect("a machine computes on a model it holds");
+        let fc = match self.scenario.roster.fc {
+            FcPlacement::Merged => &self.server.weights().fc,
+            FcPlacement::Replicated => &model.fc,
+        };
+        let at = Parameters { conv: &model.conv, fc };
+        replica.gradient = objective.gradient(at, cycle, share);
+    }
+
+    fn apply(&mut self, update: Update) {
+        let now = self.now();
+        if let Clock::Virtual { clockwork, .. } = &mut self.clock
+            && update.part != ModelPart::Fc
+        {
+            clockwork.update(now);
+        }
+        self.witness.applied(now, update);
+        if self.objective.is_some() {
+            let group = update.cycle.group;
+            if update.part != ModelPart::Fc {
+                self.release_models(group);
+            }
+            let replicas = &self.replicas;
+            let shares = self.scenario.roster.shares(group);
+            self.server
+                .apply_shares(update.part, shares, |machine| &replicas[machine.index()].gradient);
+        }
+    }
+
+    /// The group is about to read the model again, so its old copies need not be kept.
+    fn release_models(&mut self, group: GroupId) {
+        for share in self.scenario.roster.shares(group) {
+            self.replicas[share.machine.index()].model = None;
+        }
+    }
+
+    fn evaluate_if_due(&mut self, monitor: &mut dyn Monitor) -> Option<RunEnd> {
+        let now = self.now();
+        let updates = self.witness.updates();
+        let over = updates >= self.scenario.updates;
+        let due = over || updates.is_multiple_of(self.scenario.evaluate_every.max(1));
+        if let (Some(objective), true) = (&mut self.objective, due) {
+            let weights = self.server.weights();
+            let at = Parameters { conv: &weights.conv, fc: &weights.fc };
+            let evaluation = objective.evaluate(at);
+            let (point, divergence) = self.witness.evaluated(updates, now, evaluation);
+            if let Some(divergence) = divergence {
+                return Some(RunEnd::Diverged(divergence));
+            }
+            if monitor.evaluated(&point).is_break() {
+                return Some(RunEnd::Stopped);
+            }
+        }
+        over.then_some(RunEnd::Complete)
+    }
+
+    fn close(self, end: RunEnd) -> (Trace, ModelServer) {
+        let now = self.now();
+        (self.witness.close(now, end), self.server)
+    }
+}
+
+/// The event that ends a stage.
+pub fn answer_to(machine: MachineId, stage: Stage) -> Event {
+    match stage {
+        Stage::Forward => Event::ActivationsArrived { machine },
+        Stage::Backward | Stage::Whole => Event::GradientArrived { machine },
+    }
+}
+
+/// Bytes that a machine receives before a stage and sends after it.
+pub fn message_sizes(clockwork: &Clockwork, share: Share, stage: Stage) -> (Bytes, Bytes) {
+    let activations = clockwork.activation_bytes(share);
+    match stage {
+        Stage::Forward => (Bytes(0), activations),
+        Stage::Backward => (activations, clockwork.model_bytes()),
+        Stage::Whole => (Bytes(0), clockwork.model_bytes()),
+    }
+}

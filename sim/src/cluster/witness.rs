@@ -1,0 +1,174 @@
+//! Turns what a driver does into a trace. Both clocks use it, so traces mean the same.
+
+use crate::cluster::timing::Passage;
+use crate::ids::MachineId;
+use crate::objective::Evaluation;
+use crate::protocol::{FcPlacement, ModelPart, Roster, Share, Stage, Update};
+use crate::trace::{CurvePoint, Divergence, Occupation, TimeSheet, Trace, Traffic, Usage};
+use crate::units::{Bytes, SimTime};
+
+/// Why a run is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// All updates were applied.
+    Complete,
+    /// The monitor asked to stop.
+    Stopped,
+    /// The loss blew up.
+    Diverged(Divergence),
+}
+
+/// Watches a run and writes its trace.
+#[derive(Clone, Debug)]
+pub struct Witness {
+    roster: Roster,
+    trace: Trace,
+    sheets: Vec<TimeSheet>,
+    fc_sheet: TimeSheet,
+    /// Messages with the instant of their arrival.
+    messages: Vec<(SimTime, Bytes)>,
+    /// Largest loss that still counts as a result.
+    divergence_loss: f64,
+}
+
+impl Witness {
+    /// A witness of a run in which a loss above `divergence_loss` counts as divergence.
+    pub fn new(roster: Roster, divergence_loss: f64) -> Self {
+        let trace = Trace {
+            machines_per_group: roster.machines_per_group(),
+            groups: roster.groups,
+            ..Trace::default()
+        };
+        Self::continuing(roster, divergence_loss, trace)
+    }
+
+    /// A witness of the rest of a run that was interrupted with the given trace.
+    pub fn continuing(roster: Roster, divergence_loss: f64, mut trace: Trace) -> Self {
+        let since = trace.makespan;
+        trace.machines.resize(roster.conv_machines as usize, Usage::default());
+        let sheet = |before: &Usage| TimeSheet::continuing(since, *before);
+        Witness {
+            roster,
+            sheets: trace.machines.iter().map(sheet).collect(),
+            fc_sheet: sheet(&trace.fc_server.unwrap_or_default()),
+            messages: Vec::new(),
+            divergence_loss,
+            trace,
+        }
+    }
+
+    /// Updates of the conv (or whole) model so far.
+    pub fn updates(&self) -> u64 {
+        self.trace.updates.len() as u64
+    }
+
+    /// When the part of the run that this witness watches began.
+    pub fn began(&self) -> SimTime {
+        self.trace.makespan
+    }
+
+    /// Updates after which the model was last evaluated.
+    pub fn last_evaluated(&self) -> Option<u64> {
+        self.trace.curve.last().map(|point| point.update)
+    }
+
+    /// A model is sent now and arrives later.
+    pub fn model_sent(&mut self, machine: MachineId, now: SimTime, arrives: SimTime, size: Bytes) {
+        self.sheets[machine.index()].enter(now, arrives, Occupation::Communicating);
+        self.messages.push((arrives, size));
+    }
+
+    /// A machine computes a stage that was asked for now.
+    pub fn computed(
+        &mut self,
+        share: Share,
+        stage: Stage,
+        now: SimTime,
+        passage: Passage,
+        sizes: (Bytes, Bytes),
+    ) {
+        let sheet = &mut self.sheets[share.machine.index()];
+        sheet.enter(now, passage.begins, Occupation::Communicating);
+        sheet.enter(passage.begins, passage.computed, Occupation::Busy);
+        sheet.enter(passage.computed, passage.arrives, Occupation::Communicating);
+        let (received, sent) = sizes;
+        if stage == Stage::Backward {
+            self.messages.push((passage.begins, received));
+        }
+        self.messages.push((passage.arrives, sent));
+    }
+
+    /// A machine starts on the last stage of its cycle: its examples count as processed.
+    pub fn processed(&mut self, share: Share) {
+        self.trace.examples.processed += u64::from(share.size);
+    }
+
+    /// The FC server computes from now until later.
+    pub fn fc_served(&mut self, now: SimTime, until: SimTime) {
+        self.fc_sheet.enter(now, until, Occupation::Busy);
+    }
+
+    /// An update is applied.
+    pub fn applied(&mut self, now: SimTime, update: Update) {
+        self.trace.record_update(now, update);
+        if update.part != ModelPart::Fc {
+            self.trace.examples.applied += u64::from(self.roster.mini_batch);
+        }
+    }
+
+    /// The model as it was after `updates` updates was evaluated; says whether its loss counts as
+    /// divergence.
+    pub fn evaluated(
+        &mut self,
+        updates: u64,
+        time: SimTime,
+        evaluation: Evaluation,
+    ) -> (CurvePoint, Option<Divergence>) {
+        let point = CurvePoint { update: updates, time, evaluation };
+        self.trace.curve.push(point);
+        (point, self.divergence(updates, evaluation.loss))
+    }
+
+    /// Whether a loss seen after `updates` updates counts as divergence, and whose it is.
+    pub fn divergence(&self, updates: u64, loss: f64) -> Option<Divergence> {
+        let reason = if loss.is_nan() {
+            "the loss is not a number".to_owned()
+        } else if loss > self.divergence_loss {
+            format!("the loss {loss:.4} is above the bound {}", self.divergence_loss)
+        } else {
+            return None;
+        };
+        let last =
+            usize::try_from(updates).ok().and_then(|n| self.trace.updates.get(n.checked_sub(1)?));
+        let machine = last.map_or(MachineId(0), |record| {
+            MachineId(record.update.cycle.group.0 * self.roster.machines_per_group())
+        });
+        Some(Divergence { update: updates, machine, reason })
+    }
+
+    /// Closes the trace of a run that ended now.
+    pub fn close(mut self, now: SimTime, end: RunEnd) -> Trace {
+        self.trace.makespan = now;
+        self.trace.machines = self.sheets.iter().map(|sheet| sheet.usage(now)).collect();
+        if self.roster.fc == FcPlacement::Merged {
+            self.trace.fc_server = Some(self.fc_sheet.usage(now));
+        }
+        let total = |arrived: fn(SimTime, SimTime) -> bool| {
+            Bytes(self.messages.iter().filter(|(at, _)| arrived(*at, now)).map(|(_, b)| b.0).sum())
+        };
+        let (received, in_flight) = (total(|at, now| at <= now), total(|at, now| at > now));
+        let sent = Bytes(self.messages.iter().map(|(_, size)| size.0).sum());
+        let before = self.trace.traffic;
+        self.trace.traffic = Traffic {
+            sent: before.sent + sent,
+            received: before.received + received,
+            in_flight: before.in_flight + in_flight,
+        };
+        let examples = &mut self.trace.examples;
+        examples.unapplied = examples.processed - examples.applied;
+        if let RunEnd::Diverged(divergence) = end {
+            self.trace.diverged = Some(divergence);
+        }
+        self.trace
+    }
+}

@@ -1,0 +1,292 @@
+//! The hardware as data: devices, machines, links, clusters, prices, and how service times vary.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1, Gamma, LogNormal};
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration};
+
+/// Why a piece of hardware cannot exist as described.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum HardwareError {
+    /// A law's parameter is out of its range.
+    #[error("a {law} service law needs {parameter} above 0 and finite, not {value}")]
+    LawParameter {
+        /// The law's name.
+        law: &'static str,
+        /// The parameter's name.
+        parameter: &'static str,
+        /// The refused value.
+        value: f64,
+    },
+    /// An empirical law without a usable sample.
+    #[error(
+        "an empirical service law needs samples that are finite and above 0; sample {index} is {value}"
+    )]
+    Sample {
+        /// Position of the sample.
+        index: usize,
+        /// The refused value.
+        value: f64,
+    },
+    /// An empirical law without samples.
+    #[error("an empirical service law needs at least one sample")]
+    NoSamples,
+    /// A machine without a device.
+    #[error("machine `{machine}` has no device; give it at least one")]
+    NoDevice {
+        /// The machine's name.
+        machine: String,
+    },
+    /// A cluster without machines.
+    #[error("cluster `{cluster}` has no conv machine; give it at least one")]
+    NoMachine {
+        /// The cluster's name.
+        cluster: String,
+    },
+}
+
+/// How a service time varies about its mean. Every law is scaled to mean 1, so a service time is
+/// the nominal duration times a draw.
+///
+/// Equal machines under `Constant` run round robin; under `Exponential` group cycles are
+/// memoryless, as the papers assume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceLaw {
+    /// Always the nominal duration: coefficient of variation 0.
+    Constant,
+    /// Exponential: coefficient of variation 1.
+    Exponential,
+    /// Gamma of the given shape: coefficient of variation 1/√shape.
+    Gamma(f64),
+    /// Log-normal of the given coefficient of variation.
+    Lognormal(f64),
+    /// A measured sample, drawn with replacement, scaled to mean 1.
+    Empirical(Vec<f64>),
+}
+
+impl ServiceLaw {
+    /// An empirical law from measured durations in any unit, scaled to mean 1.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoSamples`] and [`HardwareError::Sample`].
+    #[expect(clippy::cast_precision_loss, reason = "a sample has far fewer than 2⁵³ entries")]
+    pub fn empirical(durations: &[f64]) -> Result<Self, HardwareError> {
+        let bad = durations.iter().enumerate().find(|(_, d)| !(d.is_finite() && **d > 0.0));
+        if let Some((index, &value)) = bad {
+            return Err(HardwareError::Sample { index, value });
+        }
+        if durations.is_empty() {
+            return Err(HardwareError::NoSamples);
+        }
+        let mean = durations.iter().sum::<f64>() / durations.len() as f64;
+        Ok(ServiceLaw::Empirical(durations.iter().map(|d| d / mean).collect()))
+    }
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// A [`HardwareError`] that names the parameter and its value.
+    pub fn check(&self) -> Result<(), HardwareError> {
+        let positive = |law, parameter, value: f64| {
+            if value.is_finite() && value > 0.0 {
+                Ok(())
+            } else {
+                Err(HardwareError::LawParameter { law, parameter, value })
+            }
+        };
+        match self {
+            ServiceLaw::Constant | ServiceLaw::Exponential => Ok(()),
+            ServiceLaw::Gamma(shape) => positive("gamma", "a shape", *shape),
+            ServiceLaw::Lognormal(cv) => positive("lognormal", "a coefficient of variation", *cv),
+            ServiceLaw::Empirical(samples) => Self::empirical(samples).map(drop),
+        }
+    }
+
+    /// Standard deviation over mean.
+    pub fn coefficient_of_variation(&self) -> f64 {
+        match self {
+            ServiceLaw::Constant => 0.0,
+            ServiceLaw::Exponential => 1.0,
+            ServiceLaw::Gamma(shape) => shape.sqrt().recip(),
+            ServiceLaw::Lognormal(cv) => *cv,
+            ServiceLaw::Empirical(samples) => {
+                statrs::statistics::Statistics::population_std_dev(samples.as_slice())
+            }
+        }
+    }
+
+    /// One draw of mean 1 from a law whose parameters were checked.
+    pub fn draw(&self, generator: &mut ChaCha8Rng) -> f64 {
+        match self {
+            ServiceLaw::Constant => 1.0,
+            ServiceLaw::Exponential => Exp1.sample(generator),
+            ServiceLaw::Gamma(shape) => Gamma::new(*shape, shape.recip())
+                .expect("the shape was checked when the law was read")
+                .sample(generator),
+            ServiceLaw::Lognormal(cv) => {
+                // With σ² = ln(1 + cv²), the mean exp(μ + σ²/2) is 1 at μ = −σ²/2.
+                let variance = (cv * cv).ln_1p();
+                LogNormal::new(-variance / 2.0, variance.sqrt())
+                    .expect("the coefficient of variation was checked when the law was read")
+                    .sample(generator)
+            }
+            ServiceLaw::Empirical(samples) => samples[generator.random_range(0..samples.len())],
+        }
+    }
+}
+
+/// One CPU or GPU as a unit of throughput: a black box with the rates it really achieves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// What people call it.
+    pub name: String,
+    /// Achieved rate in the conv phase, forward and backward together.
+    pub conv_rate: FlopsPerSecond,
+    /// Achieved rate in the FC phase.
+    pub fc_rate: FlopsPerSecond,
+}
+
+/// One computer: its devices share a mini-batch in proportion to their rates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// What people call it.
+    pub name: String,
+    /// At least one device.
+    pub devices: Vec<Device>,
+    /// Time that every pass costs whatever its size.
+    pub overhead: SimDuration,
+    /// How its service times vary.
+    pub service: ServiceLaw,
+    /// Price of an hour in dollars, where known.
+    pub dollars_per_hour: Option<f64>,
+}
+
+impl Machine {
+    /// Conv-phase rate of all devices together: the batch is split in proportion, so they end at
+    /// the same time (paper, section on heterogeneous devices).
+    ///
+    /// # Errors
+    /// [`HardwareError::NoDevice`].
+    pub fn conv_rate(&self) -> Result<FlopsPerSecond, HardwareError> {
+        self.total(|device| device.conv_rate)
+    }
+
+    /// FC-phase rate of all devices together.
+    ///
+    /// # Errors
+    /// [`HardwareError::NoDevice`].
+    pub fn fc_rate(&self) -> Result<FlopsPerSecond, HardwareError> {
+        self.total(|device| device.fc_rate)
+    }
+
+    fn total(
+        &self,
+        rate: impl Fn(&Device) -> FlopsPerSecond,
+    ) -> Result<FlopsPerSecond, HardwareError> {
+        let sum = self.devices.iter().map(|device| rate(device).get()).sum();
+        FlopsPerSecond::new(sum).map_err(|_| HardwareError::NoDevice { machine: self.name.clone() })
+    }
+
+    /// Time for `flops` of a phase at `rate`, before variation.
+    pub fn pass(&self, flops: Flops, rate: FlopsPerSecond) -> SimDuration {
+        self.overhead + flops / rate
+    }
+}
+
+/// A network link: a message of n bytes takes latency + n / bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Time before the first byte arrives.
+    pub latency: SimDuration,
+    /// Rate at which the bytes follow.
+    pub bandwidth: BytesPerSecond,
+}
+
+impl Link {
+    /// Time that a message keeps the sender's or receiver's card busy.
+    pub fn occupation(self, size: Bytes) -> SimDuration {
+        size / self.bandwidth
+    }
+}
+
+/// Conv machines, the merged FC server, and the network between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// What people call it.
+    pub name: String,
+    /// The machines that compute the conv phase.
+    pub machines: Vec<Machine>,
+    /// The machine that holds and computes a merged FC phase.
+    pub fc_server: Machine,
+    /// The link of every machine; the servers' links are shared by all.
+    pub link: Option<Link>,
+    /// Rate at which the model server applies an update, in bytes of parameters per second.
+    pub update_rate: Option<BytesPerSecond>,
+}
+
+impl Cluster {
+    /// Checks that there is a machine, that every machine has a device, and every law its
+    /// parameters.
+    ///
+    /// # Errors
+    /// The first [`HardwareError`] found.
+    pub fn check(&self) -> Result<(), HardwareError> {
+        if self.machines.is_empty() {
+            return Err(HardwareError::NoMachine { cluster: self.name.clone() });
+        }
+        for machine in self.machines.iter().chain([&self.fc_server]) {
+            machine.conv_rate()?;
+            machine.service.check()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::MachineId;
+    use crate::rng::{Seed, Stream, stream};
+
+    #[test]
+    fn every_law_has_mean_one_and_its_stated_coefficient_of_variation() {
+        let measured = ServiceLaw::empirical(&[1.0, 2.0, 2.0, 7.0]).expect("all above 0");
+        let laws = [
+            ServiceLaw::Constant,
+            ServiceLaw::Exponential,
+            ServiceLaw::Gamma(4.0),
+            ServiceLaw::Lognormal(0.3),
+            measured,
+        ];
+        for law in laws {
+            let machine = MachineId(0);
+            let mut generator = stream(Seed(1), Stream::ServiceTime { machine });
+            let n = 200_000;
+            let draws: Vec<f64> = (0..n).map(|_| law.draw(&mut generator)).collect();
+            let mean = statrs::statistics::Statistics::mean(draws.as_slice());
+            let deviation = statrs::statistics::Statistics::std_dev(draws.as_slice());
+            let cv = law.coefficient_of_variation();
+            // Five standard errors of the mean; the deviation's own error is of the same order
+            // times the law's kurtosis, for which 4 is generous here.
+            let standard_error = cv / f64::from(n).sqrt();
+            assert!((mean - 1.0).abs() <= 5.0 * standard_error, "{law:?}: mean {mean}");
+            assert!((deviation - cv).abs() <= 20.0 * standard_error, "{law:?}: {deviation}");
+        }
+    }
+
+    #[test]
+    fn a_law_with_a_meaningless_parameter_is_refused() {
+        for law in [
+            ServiceLaw::Gamma(0.0),
+            ServiceLaw::Gamma(f64::NAN),
+            ServiceLaw::Lognormal(-0.5),
+            ServiceLaw::Empirical(vec![]),
+            ServiceLaw::Empirical(vec![1.0, -1.0]),
+        ] {
+            assert!(law.check().is_err(), "{law:?}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What happened in a run, as plain records: the only thing that observers see.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{GroupId, MachineId};
+use crate::objective::Evaluation;
+use crate::protocol::{ModelPart, Update};
+use crate::units::{Bytes, SimDuration, SimTime};
+
+/// An update and the instant at which it was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateRecord {
+    /// When it was applied.
+    pub time: SimTime,
+    /// What was applied.
+    #[serde(flatten)]
+    pub update: Update,
+}
+
+/// The model's quality after a number of updates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// Updates of the conv (or whole) model so far.
+    pub update: u64,
+    /// When.
+    pub time: SimTime,
+    /// How good.
+    pub evaluation: Evaluation,
+}
+
+/// How a machine spent its time: busy + communicating + waiting = makespan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Computing.
+    pub busy: SimDuration,
+    /// Sending or receiving.
+    pub communicating: SimDuration,
+    /// Neither.
+    pub waiting: SimDuration,
+}
+
+/// Bytes that crossed the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Handed to a link.
+    pub sent: Bytes,
+    /// Arrived.
+    pub received: Bytes,
+    /// Still on a link when the run ended.
+    pub in_flight: Bytes,
+}
+
+/// Why a run stopped before its last update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// Updates applied by then.
+    pub update: u64,
+    /// The first machine of the group whose update did it.
+    pub machine: MachineId,
+    /// What was seen.
+    pub reason: String,
+}
+
+/// Examples on their way through a run: processed = applied + unapplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExampleCount {
+    /// Behind a gradient that was computed.
+    pub processed: u64,
+    /// Behind a gradient that was applied.
+    pub applied: u64,
+    /// Behind a gradient that was in flight when the run ended.
+    pub unapplied: u64,
+}
+
+/// Everything that a run leaves behind except the model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Updates of the conv (or whole) model, in order.
+    pub updates: Vec<UpdateRecord>,
+    /// Updates of a merged FC model, in order.
+    pub fc_updates: Vec<UpdateRecord>,
+    /// Quality against updates and time.
+    pub curve: Vec<CurvePoint>,
+    /// One row per conv machine.
+    pub machines: Vec<Usage>,
+    /// The merged FC server, where there is one.
+    pub fc_server: Option<Usage>,
+    /// What crossed the network.
+    pub traffic: Traffic,
+    /// What became of the examples.
+    pub examples: ExampleCount,
+    /// Set when the run ended early because the loss blew up.
+    pub diverged: Option<Divergence>,
+    /// When the run ended.
+    pub makespan: SimTime,
+    /// Machines in a group.
+    pub machines_per_group: u32,
+    /// Number of compute groups.
+    pub groups: u32,
+}
+
+/// Counts, mean and spread of a staleness.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StalenessSummary {
+    /// Mean over updates.
+    pub mean: f64,
+    /// Population standard deviation over updates.
+    pub sd: f64,
+    /// Updates with staleness 0, 1, 2, …
+    pub histogram: Vec<u64>,
+}
+
+impl StalenessSummary {
+    /// Summary of a sequence of values.
+    #[expect(clippy::cast_precision_loss, reason = "counts of updates stay far below 2⁵³")]
+    pub fn of(values: impl Iterator<Item = u64>) -> Self {
+        let mut histogram: Vec<u64> = Vec::new();
+        for value in values {
+            let bin = usize::try_from(value).expect("a staleness fits in memory");
+            if histogram.len() <= bin {
+                histogram.resize(bin + 1, 0);
+            }
+            histogram[bin] += 1;
+        }
+        let n = histogram.iter().sum::<u64>().max(1) as f64;
+        let moment = |power: i32| -> f64 {
+            let terms = histogram.iter().enumerate();
+            terms.map(|(value, count)| (value as f64).powi(power) * *count as f64).sum::<f64>() / n
+        };
+        let mean = moment(1);
+        StalenessSummary { mean, sd: (moment(2) - mean * mean).max(0.0).sqrt(), histogram }
+    }
+}
+
+impl Trace {
+    /// Staleness of the conv (or whole) model over all groups.
+    pub fn staleness(&self) -> StalenessSummary {
+        StalenessSummary::of(self.updates.iter().map(|record| record.update.staleness.0))
+    }
+
+    /// Staleness of the updates to which a machine contributed.
+    pub fn staleness_of(&self, machine: MachineId) -> StalenessSummary {
+        let group = GroupId(machine.0 / self.machines_per_group.max(1));
+        let own = self.updates.iter().filter(|record| record.update.cycle.group == group);
+        StalenessSummary::of(own.map(|record| record.update.staleness.0))
+    }
+
+    /// Mean time between updates after warm-up, over whole cycles; `None` with fewer than two
+    /// updates.
+    ///
+    /// The first two cycles of every group are left out where enough updates remain, and the
+    /// window is a whole number of cycles of all groups.
+    #[expect(clippy::cast_precision_loss, reason = "counts of updates stay far below 2⁵³")]
+    pub fn time_per_update_s(&self) -> Option<f64> {
+        let groups = self.groups.max(1) as usize;
+        let last = self.updates.len().checked_sub(1)?;
+        let first = if last >= 3 * groups { 2 * groups } else { 0 };
+        let span = match (last - first) / groups * groups {
+            0 => last - first,
+            whole_cycles => whole_cycles,
+        };
+        if span == 0 {
+            return None;
+        }
+        let from = self.updates[last - span].time;
+        Some((self.updates[last].time - from).as_secs_f64() / span as f64)
+    }
+
+    /// Mean length of a group's cycle from write to write; `None` when no group wrote twice.
+    #[expect(clippy::cast_precision_loss, reason = "counts of updates stay far below 2⁵³")]
+    pub fn cycle_time_s(&self) -> Option<f64> {
+        let mut total = SimDuration::ZERO;
+        let mut n_cycles = 0_u64;
+        let mut written: Vec<Option<SimTime>> = vec![None; self.groups as usize];
+        for record in &self.updates {
+            let last = &mut written[record.update.cycle.group.index()];
+            if let Some(earlier) = last.replace(record.time) {
+                total += record.time - earlier;
+                n_cycles += 1;
+            }
+        }
+        (n_cycles > 0).then(|| total.as_secs_f64() / n_cycles as f64)
+    }
+
+    /// Examples behind the updates so far are counted here by the drivers.
+    pub fn record_update(&mut self, time: SimTime, update: Update) {
+        let list = match update.part {
+            ModelPart::Fc => &mut self.fc_updates,
+            ModelPart::Conv | ModelPart::Whole => &mut self.updates,
+        };
+        list.push(UpdateRecord { time, update });
+    }
+}
+
+/// Keeps the time sheet of one machine, and insists that no two entries overlap.
+#[derive(Clone, Debug, Default)]
+pub struct TimeSheet {
+    since: SimTime,
+    before: Usage,
+    entries: Vec<(SimTime, SimTime, Occupation)>,
+}
+
+/// What a machine does in an entry of its time sheet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupation {
+    /// Computing.
+    Busy,
+    /// Sending or receiving.
+    Communicating,
+}
+
+impl TimeSheet {
+    /// A sheet that goes on where an earlier one ended.
+    pub fn continuing(since: SimTime, before: Usage) -> Self {
+        TimeSheet { since, before, entries: Vec::new() }
+    }
+
+    /// Notes that the machine is occupied from one instant to another.
+    ///
+    /// # Panics
+    /// When the entry begins before the last one ends: a machine does one thing at a time.
+    pub fn enter(&mut self, from: SimTime, to: SimTime, occupation: Occupation) {
+        let free_at = self.entries.last().map_or(self.since, |(_, end, _)| *end);
+        assert!(from >= free_at && to >= from, "a machine does one thing at a time");
+        self.entries.push((from, to, occupation));
+    }
+
+    /// Adds up the entries of a run that ended at `makespan`; what lies beyond is cut off.
+    pub fn usage(&self, makespan: SimTime) -> Usage {
+        let mut usage = self.before;
+        let mut free_at = self.since.min(makespan);
+        for (from, to, occupation) in &self.entries {
+            let (from, to) = ((*from).min(makespan), (*to).min(makespan));
+            usage.waiting += from - free_at;
+            match occupation {
+                Occupation::Busy => usage.busy += to - from,
+                Occupation::Communicating => usage.communicating += to - from,
+            }
+            free_at = to;
+        }
+        usage.waiting += makespan - free_at;
+        usage
+    }
+}
+
+/// Width of the centred mean that smooths loss curves, in evaluations.
+///
+/// Source: SE.md, section 1.
+pub const SMOOTHING_WINDOW: usize = 7;
+
+/// Centred mean over [`SMOOTHING_WINDOW`] values, shrinking at the ends; values are capped at
+/// `cap` first, so that a spike or an infinity cannot swamp its neighbours.
+#[expect(clippy::cast_precision_loss, reason = "the window is small")]
+pub fn smoothed(values: &[f64], cap: f64) -> Vec<f64> {
+    let half = SMOOTHING_WINDOW / 2;
+    (0..values.len())
+        .map(|middle| {
+            let reach = half.min(middle).min(values.len() - 1 - middle);
+            let window = &values[middle - reach..=middle + reach];
+            // `min` turns NaN into the cap, which is what a diverged loss counts as.
+            window.iter().map(|value| value.min(cap)).sum::<f64>() / window.len() as f64
+        })
+        .collect()
+}
+
+/// First position at which a curve falls to `target`, by linear interpolation; `None` where it
+/// never does. The two slices are positions (ascending) and values.
+pub fn first_crossing(positions: &[f64], values: &[f64], target: f64) -> Option<f64> {
+    let reached = values.iter().position(|value| *value <= target)?;
+    if reached == 0 {
+        return Some(positions[0]);
+    }
+    let (before, after) = (values[reached - 1], values[reached]);
+    let part = (before - target) / (before - after);
+    Some(positions[reached - 1] + part * (positions[reached] - positions[reached - 1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_sheet_adds_up_to_the_makespan_wherever_the_run_ends() {
+        let at = SimTime::from_nanos;
+        let mut sheet = TimeSheet::default();
+        sheet.enter(at(2), at(5), Occupation::Communicating);
+        sheet.enter(at(5), at(9), Occupation::Busy);
+        sheet.enter(at(12), at(20), Occupation::Busy);
+        for end in 0..30 {
+            let Usage { busy, communicating, waiting } = sheet.usage(at(end));
+            assert_eq!((busy + communicating + waiting).as_nanos(), end);
+        }
+        assert_eq!(sheet.usage(at(15)).busy.as_nanos(), 4 + 3);
+    }
+
+    #[test]
+    fn the_first_crossing_is_interpolated_between_evaluations() {
+        let positions = [0.0, 5.0, 10.0, 15.0];
+        assert_eq!(first_crossing(&positions, &[4.0, 3.0, 1.0, 2.0], 2.0), Some(7.5));
+        assert_eq!(first_crossing(&positions, &[1.0, 3.0, 1.0, 2.0], 2.0), Some(0.0));
+        assert_eq!(first_crossing(&positions, &[4.0, 3.0, 3.0, 3.0], 2.0), None);
+    }
+
+    #[test]
+    fn smoothing_keeps_a_constant_and_counts_a_nan_as_the_cap() {
+        assert_eq!(smoothed(&[2.0; 9], 3.0), vec![2.0; 9]);
+        let with_nan = smoothed(&[1.0, 1.0, 1.0, f64::NAN, 1.0, 1.0, 1.0], 8.0);
+        assert!((with_nan[3] - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_summary_counts_every_value_once() {
+        let summary = StalenessSummary::of([0, 2, 2, 4].into_iter());
+        assert_eq!(summary.histogram, vec![1, 0, 2, 0, 1]);
+        assert!((summary.mean - 2.0).abs() < 1e-12 && (summary.sd - 2_f64.sqrt()).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,37 @@
+//! Convolution and pooling in `f32` on the CPU, on plain row-major slices.
+//!
+//! A convolution becomes matrix products by *lowering* ([`Lowering`]). The default packs blocks
+//! straight from the image; lowering `b_p` whole images into memory, as arXiv:1606.04487 does, can
+//! be chosen instead. Vector instructions are found at run time ([`Instructions`]).
+//!
+//! The kernels run on the current rayon pool and cut their work by shape, never by the number of
+//! threads, so a result has the same bits on any number of them.
+//!
+//! Invariants: only `microkernel` has unsafe code; no kernel allocates in a warm loop more than
+//! lists of offsets; nothing panics on a shape that its constructor accepted.
+
+pub mod burn_op;
+mod convolution;
+mod error;
+mod lowered;
+mod microkernel;
+mod packed;
+mod packing;
+mod parallel;
+mod pooling;
+mod reduction;
+mod scratch;
+mod shape;
+mod staging;
+
+#[cfg(test)]
+mod tests;
+
+pub use convolution::{Lowering, backward_data, backward_weights, forward};
+pub use error::KernelError;
+pub use microkernel::Instructions;
+pub use pooling::{
+    PoolingShape, PoolingSizes, Rounding, average_pooling, average_pooling_backward, max_pooling,
+    max_pooling_backward,
+};
+pub use shape::{ConvolutionShape, ConvolutionSizes};

@@ -1,0 +1,232 @@
+//! Padded copies of one image, laid out so that a convolution window reads consecutive floats.
+//!
+//! A *planar* stage keeps rows of pixels together; where the stride `s` exceeds 1, column `x` goes
+//! to place `x / s` of phase `x mod s`, so that the pixels which one kernel tap meets on its way
+//! along a row are neighbours. An *interleaved* stage keeps the channels of a pixel together, so
+//! that the taps of a kernel row are neighbours.
+
+/// How a kernel window slides over planes of pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Extent of a source plane.
+    pub height: usize,
+    pub width: usize,
+    pub kernel_height: usize,
+    pub kernel_width: usize,
+    pub stride: usize,
+    /// Zeros above and to the left of a plane; those behind follow from the positions.
+    pub padding_height: usize,
+    pub padding_width: usize,
+    /// Positions of the window.
+    pub rows: usize,
+    pub columns: usize,
+}
+
+impl Window {
+    /// Rows of the padded plane that some window touches.
+    fn staged_rows(&self) -> usize {
+        (self.rows - 1) * self.stride + self.kernel_height
+    }
+
+    /// Columns of the padded plane that some window touches.
+    fn staged_columns(&self) -> usize {
+        (self.columns - 1) * self.stride + self.kernel_width
+    }
+
+    pub fn positions(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    pub fn taps(&self) -> usize {
+        self.kernel_height * self.kernel_width
+    }
+
+    /// Row of the source plane under row `y` of the padded plane.
+    fn source_row(&self, y: usize) -> Option<usize> {
+        y.checked_sub(self.padding_height).filter(|&row| row < self.height)
+    }
+}
+
+/// Planar layout; see the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planar {
+    window: Window,
+    phase_pitch: usize,
+}
+
+impl Planar {
+    pub fn new(window: Window) -> Self {
+        Self { window, phase_pitch: window.staged_columns().div_ceil(window.stride) }
+    }
+
+    fn row_pitch(&self) -> usize {
+        self.phase_pitch * self.window.stride
+    }
+
+    pub fn plane_len(&self) -> usize {
+        self.window.staged_rows() * self.row_pitch()
+    }
+
+    /// Where the first position's window finds its tap (`y`, `x`) of plane `plane`.
+    pub fn tap(&self, plane: usize, y: usize, x: usize) -> usize {
+        let stride = self.window.stride;
+        let column = (x % stride) * self.phase_pitch + x / stride;
+        plane * self.plane_len() + y * self.row_pitch() + column
+    }
+
+    /// Offsets of all taps of `planes` planes, in the order of the weights.
+    pub fn taps(&self, planes: usize) -> Vec<usize> {
+        let (height, width) = (self.window.kernel_height, self.window.kernel_width);
+        let mut taps = Vec::with_capacity(planes * height * width);
+        for plane in 0..planes {
+            for y in 0..height {
+                taps.extend((0..width).map(|x| self.tap(plane, y, x)));
+            }
+        }
+        taps
+    }
+
+    /// How far the window's position (`row`, `column`) lies from the first one.
+    pub fn position(&self, row: usize, column: usize) -> usize {
+        row * self.window.stride * self.row_pitch() + column
+    }
+
+    /// Copies planes of pixels to `stage` and surrounds them with zeros.
+    pub fn stage(&self, planes: &[f32], stage: &mut [f32]) {
+        let window = &self.window;
+        let sources = planes.chunks_exact(window.height * window.width);
+        for (source, target) in sources.zip(stage.chunks_exact_mut(self.plane_len())) {
+            for (y, row) in target.chunks_exact_mut(self.row_pitch()).enumerate() {
+                match window.source_row(y) {
+                    None => row.fill(0.0),
+                    Some(at) => self.stage_row(&source[at * window.width..][..window.width], row),
+                }
+            }
+        }
+    }
+
+    fn stage_row(&self, source: &[f32], target: &mut [f32]) {
+        for (phase, places) in target.chunks_exact_mut(self.phase_pitch).enumerate() {
+            let (first, places_used, start) = self.phase(phase);
+            places[..first].fill(0.0);
+            places[first + places_used..].fill(0.0);
+            let used = &mut places[first..][..places_used];
+            if self.window.stride == 1 {
+                used.copy_from_slice(&source[start..][..places_used]);
+            } else {
+                let picked = source[start.min(source.len())..].iter().step_by(self.window.stride);
+                for (place, &pixel) in used.iter_mut().zip(picked) {
+                    *place = pixel;
+                }
+            }
+        }
+    }
+
+    /// Which places of a phase hold pixels: the first, how many, and the first's source column.
+    fn phase(&self, phase: usize) -> (usize, usize, usize) {
+        let (stride, padding) = (self.window.stride, self.window.padding_width);
+        let first = padding.saturating_sub(phase).div_ceil(stride).min(self.phase_pitch);
+        let start = (first * stride + phase).saturating_sub(padding);
+        let pixels = self.window.width.saturating_sub(start).div_ceil(stride);
+        (first, pixels.min(self.phase_pitch - first), start)
+    }
+
+    /// The reverse of [`Planar::stage`]: pixels that no window touched become 0.
+    pub fn unstage(&self, stage: &[f32], planes: &mut [f32]) {
+        let window = &self.window;
+        let targets = planes.chunks_exact_mut(window.height * window.width);
+        for (target, staged) in targets.zip(stage.chunks_exact(self.plane_len())) {
+            target.fill(0.0);
+            for (y, row) in staged.chunks_exact(self.row_pitch()).enumerate() {
+                if let Some(at) = window.source_row(y) {
+                    self.unstage_row(row, &mut target[at * window.width..][..window.width]);
+                }
+            }
+        }
+    }
+
+    fn unstage_row(&self, staged: &[f32], target: &mut [f32]) {
+        for (phase, places) in staged.chunks_exact(self.phase_pitch).enumerate() {
+            let (first, places_used, start) = self.phase(phase);
+            let used = &places[first..][..places_used];
+            if self.window.stride == 1 {
+                target[start..][..places_used].copy_from_slice(used);
+            } else {
+                let start = start.min(target.len());
+                let picked = target[start..].iter_mut().step_by(self.window.stride);
+                for (pixel, &place) in picked.zip(used) {
+                    *pixel = place;
+                }
+            }
+        }
+    }
+}
+
+/// Interleaved layout of `channels` planes; see the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interleaved {
+    window: Window,
+    channels: usize,
+}
+
+impl Interleaved {
+    pub fn new(window: Window, channels: usize) -> Self {
+        Self { window, channels }
+    }
+
+    fn row_pitch(&self) -> usize {
+        self.window.staged_columns() * self.channels
+    }
+
+    pub fn image_len(&self) -> usize {
+        self.window.staged_rows() * self.row_pitch()
+    }
+
+    /// Consecutive floats that one kernel row covers: its taps times the channels.
+    pub fn kernel_row_len(&self) -> usize {
+        self.window.kernel_width * self.channels
+    }
+
+    /// Where float `at` of kernel row `y` lies at the window's first position.
+    pub fn tap(&self, y: usize, at: usize) -> usize {
+        y * self.row_pitch() + at
+    }
+
+    /// How far the window's positions of `images` staged images lie from the very first one.
+    pub fn positions(&self, images: usize) -> Vec<usize> {
+        let (window, stride) = (&self.window, self.window.stride);
+        let mut positions = Vec::with_capacity(images * window.positions());
+        for image in 0..images {
+            for row in 0..window.rows {
+                let start = image * self.image_len() + row * stride * self.row_pitch();
+                let step = stride * self.channels;
+                positions.extend((0..window.columns).map(|column| start + column * step));
+            }
+        }
+        positions
+    }
+
+    /// Copies the planes of one image to `stage`, channels innermost, zeros around.
+    pub fn stage(&self, planes: &[f32], stage: &mut [f32]) {
+        let window = &self.window;
+        let plane_len = window.height * window.width;
+        let first = window.padding_width.min(window.staged_columns());
+        let used = window.width.min(window.staged_columns() - first);
+        for (y, row) in stage.chunks_exact_mut(self.row_pitch()).enumerate() {
+            let Some(source_row) = window.source_row(y) else {
+                row.fill(0.0);
+                continue;
+            };
+            row[..first * self.channels].fill(0.0);
+            row[(first + used) * self.channels..].fill(0.0);
+            let pixels = &mut row[first * self.channels..][..used * self.channels];
+            for (channel, plane) in planes.chunks_exact(plane_len).enumerate() {
+                let source = &plane[source_row * window.width..][..used];
+                let targets = pixels[channel..].iter_mut().step_by(self.channels);
+                for (target, &pixel) in targets.zip(source) {
+                    *target = pixel;
+                }
+            }
+        }
+    }
+}

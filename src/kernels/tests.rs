@@ -1,0 +1,361 @@
+//! The kernels against the defining sums.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The three results of a convolution.
+#[derive(Debug, PartialEq)]
+struct Results {
+    output: Vec<f32>,
+    input_gradient: Vec<f32>,
+    weight_gradient: Vec<f32>,
+    bias_gradient: Vec<f32>,
+}
+
+/// Operands with values in [-1, 1) from a small linear congruential generator.
+struct Operands {
+    input: Vec<f32>,
+    weights: Vec<f32>,
+    bias: Vec<f32>,
+    output_gradient: Vec<f32>,
+}
+
+impl Operands {
+    fn new(shape: &ConvolutionShape, seed: u64) -> Self {
+        let mut state = seed;
+        let mut draw = |length: usize| -> Vec<f32> {
+            (0..length)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+                })
+                .collect()
+        };
+        Self {
+            input: draw(shape.input_len()),
+            weights: draw(shape.weights_len()),
+            bias: draw(shape.sizes().filters),
+            output_gradient: draw(shape.output_len()),
+        }
+    }
+
+    fn results(&self, shape: &ConvolutionShape, lowering: Lowering) -> Results {
+        let mut results = Results {
+            output: vec![f32::NAN; shape.output_len()],
+            input_gradient: vec![f32::NAN; shape.input_len()],
+            weight_gradient: vec![f32::NAN; shape.weights_len()],
+            bias_gradient: vec![f32::NAN; shape.sizes().filters],
+        };
+        let Self { input, weights, bias, output_gradient } = self;
+        forward(shape, input, weights, Some(bias), &mut results.output, lowering).unwrap();
+        backward_data(shape, weights, output_gradient, &mut results.input_gradient, lowering)
+            .unwrap();
+        let (weight_gradient, bias_gradient) =
+            (&mut results.weight_gradient, &mut results.bias_gradient);
+        backward_weights(
+            shape,
+            input,
+            output_gradient,
+            weight_gradient,
+            Some(bias_gradient),
+            lowering,
+        )
+        .unwrap();
+        results
+    }
+
+    /// The defining sums in double precision, and the sums of the magnitudes of their terms.
+    fn naive(&self, shape: &ConvolutionShape) -> [Naive; 4] {
+        let sizes = shape.sizes();
+        let mut output = Naive::new(shape.output_len());
+        let mut input_gradient = Naive::new(shape.input_len());
+        let mut weight_gradient = Naive::new(shape.weights_len());
+        let mut bias_gradient = Naive::new(sizes.filters);
+        let (group_channels, group_filters) =
+            (sizes.channels / sizes.groups, sizes.filters / sizes.groups);
+        for index in 0..shape.output_len() {
+            let x = index % shape.output_width();
+            let y = index / shape.output_width() % shape.output_height();
+            let filter = index / shape.output_width() / shape.output_height() % sizes.filters;
+            let image = index / shape.output_width() / shape.output_height() / sizes.filters;
+            output.add(index, self.bias[filter], 1.0);
+            bias_gradient.add(filter, self.output_gradient[index], 1.0);
+            for channel in 0..group_channels {
+                for i in 0..sizes.kernel_height {
+                    for j in 0..sizes.kernel_width {
+                        let Some(row) = (y * sizes.stride + i).checked_sub(sizes.padding) else {
+                            continue;
+                        };
+                        let Some(column) = (x * sizes.stride + j).checked_sub(sizes.padding) else {
+                            continue;
+                        };
+                        if row >= sizes.height || column >= sizes.width {
+                            continue;
+                        }
+                        let plane = image * sizes.channels
+                            + filter / group_filters * group_channels
+                            + channel;
+                        let pixel = (plane * sizes.height + row) * sizes.width + column;
+                        let weight = ((filter * group_channels + channel) * sizes.kernel_height
+                            + i)
+                            * sizes.kernel_width
+                            + j;
+                        output.add(index, self.weights[weight], self.input[pixel]);
+                        let gradient = self.output_gradient[index];
+                        input_gradient.add(pixel, self.weights[weight], gradient);
+                        weight_gradient.add(weight, self.input[pixel], gradient);
+                    }
+                }
+            }
+        }
+        [output, input_gradient, weight_gradient, bias_gradient]
+    }
+}
+
+struct Naive {
+    sums: Vec<f64>,
+    magnitudes: Vec<f64>,
+    terms: Vec<u32>,
+}
+
+impl Naive {
+    fn new(length: usize) -> Self {
+        Self { sums: vec![0.0; length], magnitudes: vec![0.0; length], terms: vec![0; length] }
+    }
+
+    fn add(&mut self, place: usize, a: f32, b: f32) {
+        let product = f64::from(a) * f64::from(b);
+        self.sums[place] += product;
+        self.magnitudes[place] += product.abs();
+        self.terms[place] += 1;
+    }
+
+    /// Summing `n` products in any order errs by at most about `n` roundings of the sum of their
+    /// magnitudes; each rounding is half an epsilon, the other half covers the product's own.
+    fn check(&self, name: &str, actual: &[f32]) -> Result<(), TestCaseError> {
+        for (place, &value) in actual.iter().enumerate() {
+            let bound =
+                f64::from(self.terms[place]) * f64::from(f32::EPSILON) * self.magnitudes[place];
+            let error = (f64::from(value) - self.sums[place]).abs();
+            prop_assert!(
+                error <= bound,
+                "{name}[{place}] is {value}, should be {} within {bound:e}",
+                self.sums[place]
+            );
+        }
+        Ok(())
+    }
+}
+
+fn check(shape: &ConvolutionShape, seed: u64, lowering: Lowering) -> Result<(), TestCaseError> {
+    let operands = Operands::new(shape, seed);
+    let [output, input_gradient, weight_gradient, bias_gradient] = operands.naive(shape);
+    let results = operands.results(shape, lowering);
+    output.check("output", &results.output)?;
+    input_gradient.check("input gradient", &results.input_gradient)?;
+    weight_gradient.check("weight gradient", &results.weight_gradient)?;
+    bias_gradient.check("bias gradient", &results.bias_gradient)
+}
+
+/// Every way to compute a convolution on this processor.
+fn lowerings(batch: usize) -> impl Iterator<Item = Lowering> {
+    let packed = Instructions::ALL
+        .into_iter()
+        .filter(|instructions| instructions.is_available())
+        .map(Lowering::Packed);
+    let materialised = (1..=batch).map(|images_at_once| Lowering::Materialised { images_at_once });
+    packed.chain(materialised)
+}
+
+fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+}
+
+fn shape(sizes: ConvolutionSizes) -> ConvolutionShape {
+    ConvolutionShape::new(sizes).unwrap()
+}
+
+const LENET_FIRST: ConvolutionSizes = ConvolutionSizes {
+    batch: 5,
+    channels: 1,
+    height: 28,
+    width: 28,
+    filters: 20,
+    kernel_height: 5,
+    kernel_width: 5,
+    stride: 1,
+    padding: 0,
+    groups: 1,
+};
+
+const LENET_SECOND: ConvolutionSizes =
+    ConvolutionSizes { batch: 5, channels: 20, height: 12, width: 12, filters: 50, ..LENET_FIRST };
+
+/// The first layer of CaffeNet, on a smaller image.
+const CAFFENET_FIRST: ConvolutionSizes = ConvolutionSizes {
+    batch: 3,
+    channels: 3,
+    height: 67,
+    width: 67,
+    filters: 96,
+    kernel_height: 11,
+    kernel_width: 11,
+    stride: 4,
+    ..LENET_FIRST
+};
+
+/// The second, in two groups.
+const CAFFENET_SECOND: ConvolutionSizes = ConvolutionSizes {
+    batch: 2,
+    channels: 96,
+    height: 27,
+    width: 27,
+    filters: 256,
+    padding: 2,
+    groups: 2,
+    ..LENET_FIRST
+};
+
+const CAFFENET_THIRD: ConvolutionSizes = ConvolutionSizes {
+    batch: 2,
+    channels: 256,
+    height: 13,
+    width: 13,
+    filters: 384,
+    kernel_height: 3,
+    kernel_width: 3,
+    padding: 1,
+    ..LENET_FIRST
+};
+
+const NETWORK_LAYERS: [ConvolutionSizes; 5] =
+    [LENET_FIRST, LENET_SECOND, CAFFENET_FIRST, CAFFENET_SECOND, CAFFENET_THIRD];
+
+prop_compose! {
+    fn any_shape()(
+        batch in 1usize..6,
+        groups in 1usize..4,
+        channels in 1usize..22,
+        filters in 1usize..32,
+        kernel_height in 1usize..7,
+        kernel_width in 1usize..7,
+        extra_height in 0usize..12,
+        extra_width in 0usize..40,
+        stride in 1usize..5,
+        padding in 0usize..4,
+    ) -> ConvolutionShape {
+        shape(ConvolutionSizes {
+            batch,
+            channels: channels.div_ceil(groups) * groups,
+            height: (kernel_height + extra_height).saturating_sub(2 * padding).max(1),
+            width: (kernel_width + extra_width).saturating_sub(2 * padding).max(1),
+            filters: filters.div_ceil(groups) * groups,
+            kernel_height,
+            kernel_width,
+            stride,
+            padding,
+            groups,
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_lowering_computes_the_defining_sums(shape in any_shape(), seed in any::<u64>()) {
+        for lowering in lowerings(shape.sizes().batch) {
+            check(&shape, seed, lowering)?;
+        }
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_no_bit(shape in any_shape(), seed in any::<u64>()) {
+        let operands = Operands::new(&shape, seed);
+        for lowering in lowerings(shape.sizes().batch) {
+            let alone = on_threads(1, || operands.results(&shape, lowering));
+            let together = on_threads(3, || operands.results(&shape, lowering));
+            prop_assert_eq!(alone, together);
+        }
+    }
+}
+
+#[test]
+fn the_layers_of_real_networks_compute_the_defining_sums() {
+    for sizes in NETWORK_LAYERS {
+        for lowering in lowerings(2) {
+            check(&shape(sizes), 1, lowering).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit_of_real_layers() {
+    for sizes in NETWORK_LAYERS {
+        let shape = shape(ConvolutionSizes { batch: 7, ..sizes });
+        let operands = Operands::new(&shape, 2);
+        for lowering in lowerings(2) {
+            let alone = on_threads(1, || operands.results(&shape, lowering));
+            for threads in [2, 5, 16] {
+                let together = on_threads(threads, || operands.results(&shape, lowering));
+                assert!(alone == together, "{sizes} with {lowering:?} on {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_together_are_refused_with_the_shape() {
+    let refusal = |sizes| ConvolutionShape::new(sizes).unwrap_err().to_string();
+    assert_eq!(
+        refusal(ConvolutionSizes { stride: 0, ..LENET_FIRST }),
+        "5x1x28x28 images with 20 filters of 5x5, stride 0, padding 0, groups 1: \
+         stride is 0, it must be at least 1"
+    );
+    let wide = refusal(ConvolutionSizes { kernel_width: 29, ..LENET_FIRST });
+    assert!(wide.ends_with("a window width of 29 exceeds the padded image's 28"), "{wide}");
+    let uneven = refusal(ConvolutionSizes { groups: 3, ..LENET_SECOND });
+    assert!(uneven.ends_with("20 channels do not divide evenly into 3 groups"), "{uneven}");
+    let huge = refusal(ConvolutionSizes { batch: usize::MAX / 1000, ..LENET_FIRST });
+    assert!(huge.ends_with("the arrays exceed the address space"), "{huge}");
+}
+
+#[test]
+fn slices_that_do_not_fit_the_shape_are_refused_with_their_name() {
+    let shape = shape(LENET_FIRST);
+    let operands = Operands::new(&shape, 3);
+    let mut output = vec![0.0; shape.output_len() - 1];
+    let refusal =
+        forward(&shape, &operands.input, &operands.weights, None, &mut output, Lowering::default())
+            .unwrap_err();
+    let expected = "output has 57599 elements, the shape needs 57600";
+    assert!(refusal.to_string().ends_with(expected), "{refusal}");
+}
+
+#[test]
+fn lowering_no_image_or_too_many_is_refused() {
+    let shape = shape(LENET_FIRST);
+    let operands = Operands::new(&shape, 4);
+    let mut gradient = vec![0.0; shape.input_len()];
+    for images_at_once in [0, 6] {
+        let refusal = backward_data(
+            &shape,
+            &operands.weights,
+            &operands.output_gradient,
+            &mut gradient,
+            Lowering::Materialised { images_at_once },
+        );
+        assert!(matches!(refusal, Err(KernelError::ImagesAtOnce { .. })), "{refusal:?}");
+    }
+}
+
+#[test]
+fn instructions_that_the_processor_lacks_are_refused() {
+    for instructions in Instructions::ALL {
+        let refused = instructions.require().is_err();
+        assert_eq!(refused, !instructions.is_available());
+    }
+    assert!(Instructions::Portable.is_available());
+    assert!(Instructions::detect().is_available());
+}

@@ -1,0 +1,172 @@
+//! A network on real data as an objective of the simulator.
+
+use std::sync::Arc;
+
+use omnivore_sim::objective::{
+    Evaluation, Gradient, InitialModel, Objective, ParameterLayout, Parameters, draw_examples,
+};
+use omnivore_sim::protocol::{Cycle, Share};
+use omnivore_sim::rng::{Seed, Stream, stream, stream_at};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::{ConvForward, FcResult, Model};
+use crate::data::{Dataset, Examples};
+
+/// The fixed training examples on which the loss is measured are the same for every seed.
+const EVALUATION_SEED: Seed = Seed(0);
+
+/// Images evaluated at once: bounds the memory of an evaluation.
+const IMAGES_AT_ONCE: usize = 64;
+
+/// The mean softmax cross-entropy of a network over a data set.
+///
+/// Mini-batches are drawn uniformly with replacement from the training examples. The loss is
+/// measured on a fixed sample of them, validation loss and accuracy on all held-out examples.
+#[derive(Clone, Debug)]
+pub struct NetworkObjective {
+    model: Arc<Model>,
+    data: Arc<Dataset>,
+    seed: Seed,
+    evaluated: Arc<Vec<usize>>,
+}
+
+impl NetworkObjective {
+    /// An objective for a data set whose shape fits the network; the loss is measured on
+    /// `evaluation_examples` training examples.
+    pub fn new(
+        model: Arc<Model>,
+        data: Arc<Dataset>,
+        evaluation_examples: u32,
+        seed: Seed,
+    ) -> Self {
+        let mut generator = stream(EVALUATION_SEED, Stream::Evaluation);
+        let n_examples = data.training.len();
+        let draw = |_| generator.random_range(0..n_examples as u64);
+        let evaluated = (0..evaluation_examples)
+            .map(draw)
+            .map(|index| usize::try_from(index).expect("an index of a list in memory"))
+            .collect();
+        NetworkObjective { model, data, seed, evaluated: Arc::new(evaluated) }
+    }
+
+    /// The same objective under another seed.
+    pub fn with_seed(&self, seed: Seed) -> Self {
+        NetworkObjective { seed, ..self.clone() }
+    }
+
+    /// The network.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The data.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// Images, normalised, and labels of a share of a mini-batch.
+    pub fn examples(&self, cycle: Cycle, share: Share) -> (Vec<f32>, Vec<u8>) {
+        let n_examples =
+            u32::try_from(self.data.training.len()).expect("fewer than 2^32 training examples");
+        let drawn = draw_examples(self.seed, cycle, share, n_examples);
+        let indices: Vec<usize> = drawn.into_iter().map(|index| index as usize).collect();
+        self.batch(&self.data.training, &indices)
+    }
+
+    /// First stage of the gradient of a share: the conv phase forward.
+    pub fn forward(
+        &self,
+        conv: &[f32],
+        images: Vec<f32>,
+        cycle: Cycle,
+        share: Share,
+    ) -> ConvForward {
+        let address = Stream::Dropout { machine: share.machine };
+        let mut dropout: ChaCha8Rng = stream_at(self.seed, address, cycle.number);
+        self.model.forward(conv, images, &mut dropout).expect("sizes come from the model itself")
+    }
+
+    /// Second stage: the FC phase on the activations of a share.
+    pub fn fc_phase(
+        &self,
+        fc: &[f32],
+        activations: Vec<f32>,
+        labels: &[u8],
+        cycle: Cycle,
+        share: Share,
+    ) -> FcResult {
+        let address = Stream::FcDropout { machine: share.machine };
+        let mut dropout: ChaCha8Rng = stream_at(self.seed, address, cycle.number);
+        self.model
+            .fc_phase(fc, activations, labels, &mut dropout)
+            .expect("sizes come from the model itself, labels were checked when read")
+    }
+
+    /// Third stage: the conv phase backward.
+    pub fn backward(&self, forward: ConvForward, activation_gradient: Vec<f32>) -> Vec<f32> {
+        self.model
+            .backward(forward, activation_gradient)
+            .expect("the gradient has the size of the activations")
+    }
+
+    fn batch(&self, examples: &Examples, indices: &[usize]) -> (Vec<f32>, Vec<u8>) {
+        let mut images = vec![0.0; indices.len() * self.model.image_length()];
+        examples.write_batch(&self.data.normalisation, indices, &mut images);
+        let labels = indices.iter().map(|index| examples.label(*index)).collect();
+        (images, labels)
+    }
+
+    /// Loss and hits over some examples.
+    pub fn evaluate_on(
+        &self,
+        parameters: &[f32],
+        examples: &Examples,
+        indices: &[usize],
+    ) -> super::Evaluation {
+        let mut sum = super::Evaluation::default();
+        for chunk in indices.chunks(IMAGES_AT_ONCE) {
+            let (images, labels) = self.batch(examples, chunk);
+            sum += self
+                .model
+                .evaluate(parameters, images, &labels)
+                .expect("sizes come from the model itself, labels were checked when read");
+        }
+        sum
+    }
+}
+
+impl Objective for NetworkObjective {
+    fn layout(&self) -> ParameterLayout {
+        self.model.layout()
+    }
+
+    fn initial(&self) -> InitialModel {
+        let generator = |tensor| stream(self.seed, Stream::Initialisation { tensor });
+        let mut conv = self.model.initial_parameters(generator);
+        let fc = conv.split_off(self.model.layout().conv);
+        InitialModel { conv, fc }
+    }
+
+    fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {
+        let (images, labels) = self.examples(cycle, share);
+        let mut forward = self.forward(at.conv, images, cycle, share);
+        let activations = std::mem::take(&mut forward.activations);
+        let result = self.fc_phase(at.fc, activations, &labels, cycle, share);
+        let conv = self.backward(forward, result.activation_gradient);
+        Gradient { conv, fc: result.gradient }
+    }
+
+    fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
+        let parameters = [at.conv, at.fc].concat();
+        let training = self.evaluate_on(&parameters, &self.data.training, &self.evaluated);
+        let held_out: Vec<usize> = (0..self.data.validation.len()).collect();
+        let validation = self.evaluate_on(&parameters, &self.data.validation, &held_out);
+        let known = validation.n_examples > 0;
+        Evaluation {
+            loss: training.mean_loss(),
+            validation_loss: known.then(|| validation.mean_loss()),
+            accuracy: known.then(|| validation.accuracy()),
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! The coordinator: model server, recorder and keeper of the clock of a real run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+
+use omnivore_sim::cluster::{
+    Clockwork, Passage, Record, RunEnd, Scenario, Witness, answer_to, message_sizes,
+};
+use omnivore_sim::ids::{GroupId, MachineId};
+use omnivore_sim::objective::{Gradient, InitialModel, Objective, Parameters};
+use omnivore_sim::protocol::{
+    Action, Cycle, Event, ModelPart, ModelServer, ModelSnapshot, Progress, Share, Stage, Strategy,
+    Update, strategy,
+};
+use omnivore_sim::trace::Trace;
+use omnivore_sim::units::{Bytes, SimTime};
+
+use super::clock::WallClock;
+use super::workers::{
+    Activations, FcPass, FcTask, Message, Product, Task, Worker, conv_machine, fc_server,
+};
+use super::{Pacing, RuntimeError, Stages, TrainMonitor};
+
+/// Set-aside models above this many bytes are evaluated while the clock stands still.
+const MOST_BYTES_SET_ASIDE: usize = 512 << 20;
+
+/// Wall time between two checkpoints.
+const CHECKPOINT_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The state of a run between events: enough to go on after a kill.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Where the strategy stood; unfinished cycles count as not begun.
+    pub progress: Progress,
+    /// Parameters.
+    pub weights: InitialModel,
+    /// Velocities.
+    pub velocity: InitialModel,
+    /// What happened so far.
+    pub trace: Trace,
+    /// Events so far, one record for every time the run was started.
+    pub records: Vec<Record>,
+}
+
+/// What a real run needs.
+pub struct TrainSetup<'a> {
+    /// The configuration; its timing matters to paced runs only.
+    pub scenario: &'a Scenario,
+    /// Whether to wait for prescribed times.
+    pub pacing: Pacing,
+    /// Threads of each worker's compute pool.
+    pub threads_per_worker: usize,
+    /// One source of gradients for each conv machine, in order.
+    pub machines: Vec<Box<dyn Stages>>,
+    /// The merged FC server's own.
+    pub fc_server: Box<dyn Stages>,
+    /// Evaluates models.
+    pub evaluator: &'a mut dyn Objective,
+    /// Parameters to start from, unless `resume` has them.
+    pub start: InitialModel,
+    /// State to go on from.
+    pub resume: Option<Checkpoint>,
+}
+
+/// What a real run leaves behind.
+#[derive(Debug)]
+pub struct TrainOutcome {
+    /// What happened.
+    pub trace: Trace,
+    /// The final state; `records` in it hold all events.
+    pub state: Checkpoint,
+    /// Whether the monitor interrupted the run before its last update.
+    pub interrupted: bool,
+    /// Cycles of a paced run whose computation took longer than prescribed.
+    pub late_cycles: u64,
+    /// All completed cycles.
+    pub cycles: u64,
+}
+
+/// Trains for real: one thread for each conv machine, one for the FC server, this one for the
+/// model server and the clock.
+///
+/// # Errors
+/// [`RuntimeError`] when the scenario is impossible, a worker fails, or nothing can happen any
+/// more. Divergence is a result, not an error.
+pub fn train(
+    setup: TrainSetup<'_>,
+    monitor: &mut dyn TrainMonitor,
+) -> Result<TrainOutcome, RuntimeError> {
+    let mut coordinator = Coordinator::new(setup)?;
+    for machine in coordinator.scenario.roster.machine_ids() {
+        coordinator.expect_event(Event::Started { machine }, coordinator.now, None);
+    }
+    let mut end = coordinator.after_update(monitor)?;
+    while end.is_none() {
+        end = coordinator.next(monitor)?;
+    }
+    coordinator.finish(end.expect("the loop ends when the run does"), monitor)
+}
+
+/// An event that will be told to the strategy once its work is done and its time has come.
+struct Expected {
+    event: Event,
+    asked: SimTime,
+    passage: Passage,
+    work: Option<(Share, Stage)>,
+    done_at: Option<SimTime>,
+}
+
+/// What the coordinator knows of a machine.
+#[derive(Default)]
+struct Replica {
+    model: Option<ModelSnapshot>,
+    activations: Option<Activations>,
+    activation_gradient: Option<Vec<f32>>,
+    gradient: Gradient,
+}
+
+struct Coordinator<'a> {
+    scenario: &'a Scenario,
+    evaluator: &'a mut dyn Objective,
+    clockwork: Option<Clockwork>,
+    clock: WallClock,
+    now: SimTime,
+    strategy: Box<dyn Strategy>,
+    server: ModelServer,
+    witness: Witness,
+    records: Vec<Record>,
+    replicas: Vec<Replica>,
+    expected: BTreeMap<(SimTime, u64), Expected>,
+    /// Where a ticket's event stands in `expected`.
+    prescribed: BTreeMap<u64, SimTime>,
+    tickets: u64,
+    late: BTreeSet<Cycle>,
+    set_aside: Vec<(u64, SimTime, ModelSnapshot)>,
+    last_checkpoint: std::time::Instant,
+    machines: Vec<Worker<Task>>,
+    fc_server: Worker<FcTask>,
+    inbox: Receiver<Message>,
+}
+
+impl<'a> Coordinator<'a> {
+    fn new(setup: TrainSetup<'a>) -> Result<Self, RuntimeError> {
+        let TrainSetup { scenario, pacing, resume, start, evaluator, .. } = setup;
+        let (outbox, inbox) = channel();
+        let machines = start_machines(setup.machines, setup.threads_per_worker, &outbox)?;
+        let fc_server = start_fc_server(setup.fc_server, setup.threads_per_worker, outbox)?;
+        let from = resume.as_ref().map(|state| state.progress.clone());
+        let strategy = strategy(scenario.strategy, scenario.roster, from.as_ref())?;
+        let n_machines = scenario.roster.conv_machines as usize;
+        let bound = scenario.divergence_loss;
+        let (server, witness, mut records) = match resume {
+            None => (
+                ModelServer::new(scenario.rule, start),
+                Witness::new(scenario.roster, bound),
+                Vec::new(),
+            ),
+            Some(state) => (
+                ModelServer::with_velocity(scenario.rule, state.weights, state.velocity),
+                Witness::continuing(scenario.roster, bound, state.trace),
+                state.records,
+            ),
+        };
+        let now = witness.began();
+        records.push(Record { from, events: Vec::new() });
+        Ok(Coordinator {
+            scenario,
+            evaluator,
+            clockwork: (pacing == Pacing::Prescribed)
+                .then(|| Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)),
+            clock: WallClock::starting_at(now),
+            now,
+            strategy,
+            server,
+            witness,
+            records,
+            replicas: (0..n_machines).map(|_| Replica::default()).collect(),
+            expected: BTreeMap::new(),
+            prescribed: BTreeMap::new(),
+            tickets: 0,
+            late: BTreeSet::new(),
+            set_aside: Vec::new(),
+            last_checkpoint: std::time::Instant::now(),
+            machines,
+            fc_server,
+            inbox,
+        })
+    }
+
+    /// Notes an event to come; with work, it also waits for the work's product.
+    fn expect_event(&mut self, event: Event, at: SimTime, work: Option<(Share, Stage)>) -> u64 {
+        let passage = Passage { begins: self.now, computed: at, arrives: at };
+        self.expect_passage(event, passage, work, work.is_some())
+    }
+
+    fn expect_passage(
+        &mut self,
+        event: Event,
+        passage: Passage,
+        work: Option<(Share, Stage)>,
+        computes: bool,
+    ) -> u64 {
+        let ticket = self.tickets;
+        self.tickets += 1;
+        let done_at = if computes { None } else { Some(passage.arrives) };
+        let expected = Expected { event, asked: self.now, passage, work, done_at };
+        self.expected.insert((passage.arrives, ticket), expected);
+        self.prescribed.insert(ticket, passage.arrives);
+        ticket
+    }
+
+    /// Tells the strategy the next event whose work is done and whose time has come.
+    fn next(&mut self, monitor: &mut dyn TrainMonitor) -> Result<Option<RunEnd>, RuntimeError> {
+        loop {
+            while let Ok(message) = self.inbox.try_recv() {
+                if let Some(end) = self.receive(message)? {
+                    return Ok(Some(end));
+                }
+            }
+            let ready = self.expected.iter().find(|(_, e)| e.done_at.is_some());
+            let message = match ready.map(|(key, _)| *key) {
+                Some(key) if key.0 <= self.clock.now() => return self.deliver(key, monitor),
+                Some(key) => match self.inbox.recv_timeout(self.clock.until(key.0)) {
+                    Ok(message) => message,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return Err(self.stalled()),
+                },
+                None if self.expected.is_empty() => return Err(self.stalled()),
+                None => self.inbox.recv().map_err(|_| self.stalled())?,
+            };
+            if let Some(end) = self.receive(message)? {
+                return Ok(Some(end));
+            }
+        }
+    }
+
+    fn stalled(&self) -> RuntimeError {
+        RuntimeError::Stalled { updates: self.witness.updates(), blocked: self.strategy.blocked() }
+    }
+
+    /// Takes in a product. A loss that is no number ends the run.
+    fn receive(&mut self, message: Message) -> Result<Option<RunEnd>, RuntimeError> {
+        let Message { ticket, done_at, product } = message;
+        let arrives = self.prescribed.remove(&ticket).expect("every product answers a request");
+        let expected = self.expected.get_mut(&(arrives, ticket)).expect("a request has its event");
+        let done_at = self.clock.at(done_at);
+        expected.done_at = Some(done_at);
+        let who = match expected.work {
+            Some((share, _)) => share.machine.to_string(),
+            None => "the FC server".to_owned(),
+        };
+        let machine = expected.work.map(|(share, _)| share.machine);
+        let losses = match product {
+            Product::Failed(reason) => return Err(RuntimeError::WorkerFailed { who, reason }),
+            Product::Activations(activations) => {
+                let machine = activations.share.machine;
+                self.replicas[machine.index()].activations = Some(activations);
+                Vec::new()
+            }
+            Product::Gradient { gradient, loss } => {
+                let machine = machine.expect("a conv machine computes gradients");
+                let own = &mut self.replicas[machine.index()].gradient;
+                own.conv = gradient.conv;
+                if let Some(fc) = gradient.fc {
+                    own.fc = fc;
+                }
+                loss.map(|loss| (machine, loss)).into_iter().collect()
+            }
+            Product::Fc(passes) => {
+                let Event::FcServed { group } = expected.event else {
+                    unreachable!("only the FC server makes FC passes");
+                };
+                self.keep_fc_passes(group, passes)
+            }
+        };
+        Ok(losses.into_iter().find_map(|(machine, loss)| self.diverged(machine, loss)))
+    }
+
+    /// Keeps what the FC server made for each machine of a group; returns the losses.
+    fn keep_fc_passes(&mut self, group: GroupId, passes: Vec<FcPass>) -> Vec<(MachineId, f64)> {
+        let shares = self.scenario.roster.shares(group);
+        shares
+            .zip(passes)
+            .map(|(share, pass)| {
+                let replica = &mut self.replicas[share.machine.index()];
+                replica.gradient.fc = pass.gradient;
+                replica.activation_gradient = Some(pass.activation_gradient);
+                (share.machine, pass.loss)
+            })
+            .collect()
+    }
+
+    fn diverged(&self, machine: MachineId, loss: f64) -> Option<RunEnd> {
+        let updates = self.witness.updates();
+        let divergence = self.witness.divergence(updates, loss)?;
+        Some(RunEnd::Diverged(omnivore_sim::trace::Divergence { machine, ..divergence }))
+    }
+
+    fn deliver(
+        &mut self,
+        key: (SimTime, u64),
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<Option<RunEnd>, RuntimeError> {
+        let expected = self.expected.remove(&key).expect("the key was just found");
+        self.prescribed.remove(&key.1);
+        let done_at = expected.done_at.expect("only finished work is delivered");
+        // Not the instant of delivery: waiting for the scheduler must not add up over events.
+        self.now = self.now.max(done_at).max(key.0);
+        self.note(&expected, done_at);
+        let event = expected.event;
+        if let Some(record) = self.records.last_mut() {
+            record.events.push((self.now, event));
+        }
+        let mut actions = Vec::new();
+        self.strategy.handle(event, &mut actions)?;
+        for action in actions {
+            if let Some(end) = self.carry_out(action, monitor)? {
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Enters what has just ended into the trace, with the times that it really took.
+    fn note(&mut self, expected: &Expected, done_at: SimTime) {
+        let Expected { event, asked, passage, work, .. } = expected;
+        match (event, work) {
+            (Event::ModelArrived { machine }, _) => {
+                let size = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
+                self.witness.model_sent(*machine, *asked, self.now, size);
+            }
+            (_, Some((share, stage))) => {
+                let computed = passage.computed.max(done_at).min(self.now);
+                let begins = passage.begins.min(computed);
+                let passage = Passage { begins, computed, arrives: self.now };
+                let sizes = self
+                    .clockwork
+                    .as_ref()
+                    .map_or((Bytes(0), Bytes(0)), |c| message_sizes(c, *share, *stage));
+                self.witness.computed(*share, *stage, *asked, passage, sizes);
+                self.note_lateness(self.scenario.roster.group_of(share.machine), expected, done_at);
+            }
+            (Event::FcServed { group }, None) => {
+                self.witness.fc_served(*asked, self.now);
+                self.note_lateness(*group, expected, done_at);
+            }
+            _ => {}
+        }
+    }
+
+    fn note_lateness(&mut self, group: GroupId, expected: &Expected, done_at: SimTime) {
+        if self.clockwork.is_some() && done_at > expected.passage.computed {
+            let number = self.strategy.progress().cycles[group.index()];
+            self.late.insert(Cycle { group, number });
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        action: Action,
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<Option<RunEnd>, RuntimeError> {
+        match action {
+            Action::SendModel { machine, .. } => self.send_model(machine),
+            Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
+            Action::ServeFc { cycle } => self.serve_fc(cycle)?,
+            Action::Apply(update) => {
+                self.apply(update);
+                if update.part != ModelPart::Fc {
+                    return self.after_update(monitor);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn send_model(&mut self, machine: MachineId) {
+        self.replicas[machine.index()].model = Some(self.server.snapshot());
+        let now = self.now;
+        let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
+        self.expect_event(Event::ModelArrived { machine }, arrives, None);
+    }
+
+    fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RuntimeError> {
+        let (now, machine) = (self.now, share.machine);
+        let passage = match &mut self.clockwork {
+            Some(clockwork) => clockwork.stage(now, cycle, share, stage)?,
+            None => Passage { begins: now, computed: now, arrives: now },
+        };
+        if stage != Stage::Forward {
+            self.witness.processed(share);
+        }
+        let event = answer_to(machine, stage);
+        let ticket = self.expect_passage(event, passage, Some((share, stage)), true);
+        let replica = &mut self.replicas[machine.index()];
+        let model = || replica.model.clone().expect("a machine computes on a model it holds");
+        let task = match stage {
+            Stage::Forward => Task::Forward { model: model(), cycle, share },
+            Stage::Whole => Task::Whole { model: model(), cycle, share },
+            Stage::Backward => Task::Backward {
+                activation_gradient: replica
+                    .activation_gradient
+                    .take()
+                    .expect("the FC phase came before the conv phase's backward pass"),
+            },
+        };
+        self.machines[machine.index()].ask(ticket, task);
+        Ok(())
+    }
+
+    fn serve_fc(&mut self, cycle: Cycle) -> Result<(), RuntimeError> {
+        let until = match &self.clockwork {
+            Some(clockwork) => clockwork.fc(self.now, cycle)?,
+            None => self.now,
+        };
+        let passage = Passage { begins: self.now, computed: until, arrives: until };
+        let event = Event::FcServed { group: cycle.group };
+        let ticket = self.expect_passage(event, passage, None, true);
+        let activations = self
+            .scenario
+            .roster
+            .shares(cycle.group)
+            .map(|share| {
+                let replica = &mut self.replicas[share.machine.index()];
+                replica.activations.take().expect("all activations have arrived")
+            })
+            .collect();
+        let fc = self.server.snapshot().fc;
+        self.fc_server.ask(ticket, FcTask { fc, activations });
+        Ok(())
+    }
+
+    fn apply(&mut self, update: Update) {
+        if let (Some(clockwork), true) = (&mut self.clockwork, update.part != ModelPart::Fc) {
+            clockwork.update(self.now);
+        }
+        self.witness.applied(self.now, update);
+        let shares = self.scenario.roster.shares(update.cycle.group);
+        if update.part != ModelPart::Fc {
+            for share in shares.clone() {
+                self.replicas[share.machine.index()].model = None;
+            }
+        }
+        let replicas = &self.replicas;
+        self.server
+            .apply_shares(update.part, shares, |machine| &replicas[machine.index()].gradient);
+    }
+
+    /// Sets the model aside for evaluation where one is due, and looks whether the run is over.
+    fn after_update(
+        &mut self,
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<Option<RunEnd>, RuntimeError> {
+        let updates = self.witness.updates();
+        let over = updates >= self.scenario.updates;
+        let seen = self.witness.last_evaluated() == Some(updates);
+        if (over || updates.is_multiple_of(self.scenario.evaluate_every.max(1))) && !seen {
+            self.set_aside.push((updates, self.now, self.server.snapshot()));
+        }
+        if over {
+            return Ok(Some(RunEnd::Complete));
+        }
+        if monitor.updated(updates, self.now).is_break() {
+            return Ok(Some(RunEnd::Stopped));
+        }
+        let model = self.server.weights();
+        let bytes = self.set_aside.len() * (model.conv.len() + model.fc.len()) * 4;
+        if bytes > MOST_BYTES_SET_ASIDE || self.last_checkpoint.elapsed() > CHECKPOINT_EVERY {
+            return self.checkpoint(monitor);
+        }
+        Ok(None)
+    }
+
+    /// Evaluates what was set aside and hands out a checkpoint, while the clock stands still.
+    fn checkpoint(
+        &mut self,
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<Option<RunEnd>, RuntimeError> {
+        let mut clock = self.clock;
+        let end = clock.stopped(|| {
+            let end = self.evaluate_set_aside(monitor);
+            let state = self.state(self.witness.clone().close(self.now, RunEnd::Stopped));
+            monitor.checkpoint(state).map_err(RuntimeError::Checkpoint)?;
+            Ok(end)
+        });
+        self.clock = clock;
+        self.last_checkpoint = std::time::Instant::now();
+        end
+    }
+
+    fn evaluate_set_aside(&mut self, monitor: &mut dyn TrainMonitor) -> Option<RunEnd> {
+        for (updates, time, model) in std::mem::take(&mut self.set_aside) {
+            let at = Parameters { conv: &model.conv, fc: &model.fc };
+            let evaluation = self.evaluator.evaluate(at);
+            let (point, divergence) = self.witness.evaluated(updates, time, evaluation);
+            monitor.evaluated(&point);
+            if let Some(divergence) = divergence {
+                return Some(RunEnd::Diverged(divergence));
+            }
+        }
+        None
+    }
+
+    fn state(&self, trace: Trace) -> Checkpoint {
+        let (conv, fc) = self.server.velocities();
+        let weights = self.server.weights();
+        Checkpoint {
+            progress: self.strategy.progress(),
+            weights: InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() },
+            velocity: InitialModel { conv: conv.to_vec(), fc: fc.to_vec() },
+            trace,
+            records: self.records.clone(),
+        }
+    }
+
+    fn finish(
+        mut self,
+        end: RunEnd,
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<TrainOutcome, RuntimeError> {
+        let interrupted = end == RunEnd::Stopped;
+        let end = self.evaluate_set_aside(monitor).unwrap_or(end);
+        let trace = self.witness.clone().close(self.now, end);
+        let state = self.state(trace.clone());
+        let late_cycles = self.late.len() as u64;
+        let cycles = trace.updates.len() as u64;
+        Ok(TrainOutcome { trace, state, interrupted, late_cycles, cycles })
+    }
+}
+
+fn start_machines(
+    stages: Vec<Box<dyn Stages>>,
+    threads: usize,
+    outbox: &Sender<Message>,
+) -> Result<Vec<Worker<Task>>, RuntimeError> {
+    stages
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut stages)| {
+            let carry_out = move |task| conv_machine(&mut *stages, task);
+            Worker::start(format!("machine {index}"), threads, outbox.clone(), carry_out)
+        })
+        .collect()
+}
+
+fn start_fc_server(
+    mut stages: Box<dyn Stages>,
+    threads: usize,
+    outbox: Sender<Message>,
+) -> Result<Worker<FcTask>, RuntimeError> {
+    let carry_out = move |task| fc_server(&mut *stages, task);
+    Worker::start("FC server".to_owned(), threads, outbox, carry_out)
+}

@@ -1,0 +1,171 @@
+//! The wall-clock driver against the virtual one, with a small network on generated data.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use omnivore_sim::cluster::{Affine, Learning, MachineTimes, PhaseTimes, Scenario, Timing};
+use omnivore_sim::cluster::{Unmonitored, replay};
+use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::objective::Objective;
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::rng::Seed;
+use omnivore_sim::trace::CurvePoint;
+use omnivore_sim::units::{SimDuration, SimTime};
+use omnivore_sim::workload::NetworkSpec;
+
+use super::*;
+use crate::data::{DataSource, load};
+use crate::devices;
+use crate::models::{Model, NetworkObjective};
+
+const TINY: &str = r#"
+name = "tiny"
+input = { channels = 1, height = 28, width = 28 }
+initialisation = "he"
+layers = [
+  { convolution = { name = "conv1", filters = 2, kernel = 5, stride = 3, padding = 0, groups = 1 } },
+  { relu = { name = "relu1" } },
+  { fully_connected = { name = "fc1", outputs = 10 } },
+  { softmax_cross_entropy = { name = "loss", classes = 10 } },
+]
+"#;
+
+fn objective(seed: Seed) -> NetworkObjective {
+    let spec: NetworkSpec = toml::from_str(TINY).expect("a valid network");
+    let device = devices::open(devices::DeviceName::Flex).expect("flex is always there");
+    let model = Arc::new(Model::new(&spec, &device).expect("a possible network"));
+    let data = Arc::new(load(&DataSource::FashionMnistSubset, 0).expect("the data is embedded"));
+    NetworkObjective::new(model, data, 16, seed)
+}
+
+fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
+    Scenario {
+        roster: Roster { conv_machines, groups, fc, mini_batch: 8 },
+        strategy: StrategyName::Groups,
+        rule: UpdateRule { learning_rate: 0.01, explicit_momentum: 0.5, weight_decay: 0.001 },
+        timing: Timing::WholeCycle { mean: SimDuration::from_millis(4), law: ServiceLaw::Constant },
+        updates: 40,
+        evaluate_every: 10,
+        divergence_loss: 100.0,
+        seed: Seed(3),
+    }
+}
+
+/// Interrupts after a number of updates; keeps the last checkpoint.
+struct Until(u64);
+
+impl TrainMonitor for Until {
+    fn updated(&mut self, updates: u64, _: SimTime) -> ControlFlow<()> {
+        if updates >= self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+    fn evaluated(&mut self, _: &CurvePoint) {}
+    fn checkpoint(&mut self, _: Checkpoint) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn train_until(
+    scenario: &Scenario,
+    pacing: Pacing,
+    resume: Option<Checkpoint>,
+    until: u64,
+) -> TrainOutcome {
+    let mut own = objective(scenario.seed);
+    let stages = || Box::new(NetworkStages::new(objective(scenario.seed))) as Box<dyn Stages>;
+    let setup = TrainSetup {
+        scenario,
+        pacing,
+        threads_per_worker: 1,
+        machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
+        fc_server: stages(),
+        start: own.initial(),
+        evaluator: &mut own,
+        resume,
+    };
+    train(setup, &mut Until(until)).expect("the scenario is possible")
+}
+
+#[test]
+fn a_real_run_replayed_has_the_same_versions_staleness_and_parameters() {
+    for (machines, groups, fc) in [
+        (1, 1, FcPlacement::Merged),
+        (2, 2, FcPlacement::Merged),
+        (4, 2, FcPlacement::Merged),
+        (4, 2, FcPlacement::Replicated),
+    ] {
+        let scenario = scenario(machines, groups, fc);
+        let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+        let mut own = objective(scenario.seed);
+        let start = own.initial();
+        let learning = Learning { objective: &mut own, start };
+        let (trace, model) =
+            replay(&scenario, &real.state.records, Some(learning), &mut Unmonitored)
+                .expect("it really happened");
+        assert_eq!(trace.updates, real.trace.updates);
+        assert_eq!(trace.fc_updates, real.trace.fc_updates);
+        assert_eq!(trace.curve, real.trace.curve);
+        assert_eq!(*model.weights().conv, real.state.weights.conv);
+        assert_eq!(*model.weights().fc, real.state.weights.fc);
+    }
+}
+
+#[test]
+fn a_synchronous_run_interrupted_and_resumed_ends_in_the_bits_of_an_uninterrupted_one() {
+    for fc in [FcPlacement::Merged, FcPlacement::Replicated] {
+        let scenario = scenario(2, 1, fc);
+        let whole = train_until(&scenario, Pacing::None, None, u64::MAX);
+        let first = train_until(&scenario, Pacing::None, None, 17);
+        assert!(first.interrupted && first.trace.updates.len() == 17);
+        let rest = train_until(&scenario, Pacing::None, Some(first.state), u64::MAX);
+        assert_eq!(rest.state.weights, whole.state.weights);
+        assert_eq!(rest.state.velocity, whole.state.velocity);
+        let losses = |run: &TrainOutcome| -> Vec<_> {
+            run.trace.curve.iter().map(|point| (point.update, point.evaluation)).collect()
+        };
+        assert_eq!(losses(&rest), losses(&whole));
+    }
+}
+
+#[test]
+fn a_real_run_obeys_the_staleness_identity_and_its_time_adds_up() {
+    let scenario = scenario(4, 4, FcPlacement::Merged);
+    let run = train_until(&scenario, Pacing::None, None, u64::MAX);
+    let applied: u64 = run.trace.updates.iter().map(|r| r.update.staleness.0).sum();
+    let version = run.trace.updates.len() as u64;
+    let in_flight: u64 = (0..4)
+        .map(|group| {
+            let own = run.trace.updates.iter().rev().find(|r| r.update.cycle.group.0 == group);
+            version - own.map_or(0, |r| r.update.written.0)
+        })
+        .sum();
+    assert_eq!(applied + in_flight, 3 * version);
+    for usage in run.trace.machines.iter().chain(&run.trace.fc_server) {
+        let total = usage.busy + usage.communicating + usage.waiting;
+        assert_eq!(total, run.trace.makespan - SimTime::ZERO);
+    }
+}
+
+#[test]
+fn a_paced_run_never_ends_before_the_prescribed_time() {
+    let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+    let machine = MachineTimes {
+        forward: affine(0.02),
+        backward: affine(0.02),
+        fc: affine(0.0),
+        law: ServiceLaw::Constant,
+    };
+    let mut scenario = scenario(2, 2, FcPlacement::Merged);
+    scenario.updates = 8;
+    scenario.timing = Timing::Phases(PhaseTimes {
+        machines: vec![machine; 2],
+        fc: affine(0.01),
+        fc_law: ServiceLaw::Constant,
+        network: None,
+        update: SimDuration::ZERO,
+    });
+    let predicted =
+        omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
+    let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
+    assert!(run.trace.makespan >= predicted.makespan);
+    assert!(run.late_cycles <= run.cycles);
+}
