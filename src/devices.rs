@@ -40,10 +40,7 @@ pub enum DeviceError {
         name: String,
     },
     /// The device is known but not there.
-    #[error(
-        "device `{name}` is not available: {reason}; available are {}",
-        listed(available)
-    )]
+    #[error("device `{name}` is not available: {reason}; available are {}", listed(available))]
     Unavailable {
         /// What was asked for.
         name: DeviceName,
@@ -99,9 +96,7 @@ impl FromStr for DeviceName {
     type Err = DeviceError;
 
     fn from_str(name: &str) -> Result<Self, DeviceError> {
-        let unknown = || DeviceError::Unknown {
-            name: name.to_owned(),
-        };
+        let unknown = || DeviceError::Unknown { name: name.to_owned() };
         match (name, name.strip_prefix("cuda:")) {
             ("flex", _) => Ok(DeviceName::Flex),
             ("ndarray", _) => Ok(DeviceName::Ndarray),
@@ -134,11 +129,7 @@ impl From<DeviceName> for String {
 pub fn open(name: DeviceName) -> Result<Device, DeviceError> {
     match status(name) {
         Ok(()) => Ok(build(name)),
-        Err(reason) => Err(DeviceError::Unavailable {
-            name,
-            reason,
-            available: available(),
-        }),
+        Err(reason) => Err(DeviceError::Unavailable { name, reason, available: available() }),
     }
 }
 
@@ -148,20 +139,12 @@ pub fn list() -> Vec<DeviceStatus> {
     [DeviceName::Flex, DeviceName::Ndarray]
         .into_iter()
         .chain(gpus)
-        .map(|name| DeviceStatus {
-            name,
-            available: status(name),
-            description: description(name),
-        })
+        .map(|name| DeviceStatus { name, available: status(name), description: description(name) })
         .collect()
 }
 
 fn available() -> Vec<DeviceName> {
-    list()
-        .into_iter()
-        .filter(|device| device.available.is_ok())
-        .map(|device| device.name)
-        .collect()
+    list().into_iter().filter(|device| device.available.is_ok()).map(|device| device.name).collect()
 }
 
 fn description(name: DeviceName) -> &'static str {
@@ -182,29 +165,20 @@ fn status(name: DeviceName) -> Result<(), Unavailable> {
 fn build(name: DeviceName) -> Device {
     match name {
         DeviceName::Flex => Device::flex(),
-        #[expect(
-            deprecated,
-            reason = "this project keeps the backend that Burn is about to drop"
-        )]
+        #[expect(deprecated, reason = "this project keeps the backend that Burn is about to drop")]
         DeviceName::Ndarray => Device::ndarray(),
         DeviceName::Cuda(index) => build_gpu(index),
     }
 }
 
 fn listed(names: &[DeviceName]) -> String {
-    names
-        .iter()
-        .map(DeviceName::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+    names.iter().map(DeviceName::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// GPUs that the driver knows; 0 without a driver.
 #[cfg(feature = "cuda")]
 fn n_gpus() -> usize {
-    Device::enumerate(burn::tensor::DeviceType::Cuda)
-        .into_vec()
-        .len()
+    Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len()
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -260,11 +234,7 @@ mod tests {
                 )
             );
         }
-        assert!(
-            "cuda:99999999999999999999999"
-                .parse::<DeviceName>()
-                .is_err()
-        );
+        assert!("cuda:99999999999999999999999".parse::<DeviceName>().is_err());
     }
 
     #[test]
@@ -278,10 +248,7 @@ mod tests {
     fn a_gpu_that_is_not_there_is_an_error_that_lists_what_is() {
         let error = open(DeviceName::Cuda(4096)).expect_err("no machine has so many GPUs");
         let text = error.to_string();
-        assert!(
-            text.starts_with("device `cuda:4096` is not available: "),
-            "{text}"
-        );
+        assert!(text.starts_with("device `cuda:4096` is not available: "), "{text}");
         assert!(text.contains("; available are flex, ndarray"), "{text}");
     }
 
@@ -289,10 +256,7 @@ mod tests {
     fn the_list_says_of_every_kind_of_device_whether_it_can_be_used() {
         let list = list();
         let names: Vec<DeviceName> = list.iter().map(|device| device.name).collect();
-        assert_eq!(
-            names[..3],
-            [DeviceName::Flex, DeviceName::Ndarray, DeviceName::Cuda(0)]
-        );
+        assert_eq!(names[..3], [DeviceName::Flex, DeviceName::Ndarray, DeviceName::Cuda(0)]);
         for device in list {
             assert_eq!(open(device.name).err().is_none(), device.available.is_ok());
         }

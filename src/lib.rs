@@ -1,6 +1,31 @@
 //! Plans, predicts and verifies distributed stochastic gradient descent.
+//!
+//! Given a network, a data set and a cluster of CPUs and GPUs, it finds the configuration that
+//! reaches a target soonest, picks it in the simulator, and verifies it on hardware.
+//!
+//! An import points down only:
+//!
+//! ```text
+//!  4  data · kernels · config · store
+//!  5  devices · models
+//!  6  profile · runtime      the two that read the wall clock
+//!  7  run                    simulate, emulate, train, replay behind one interface
+//!  8  predict                the fitted surrogate
+//!  9  optimizer
+//! 10  report                 tables, figures, HTML
+//! 11  cli
+//! ```
+
+pub mod cli;
+pub mod config;
 pub mod data;
 pub mod devices;
 pub mod kernels;
 pub mod models;
+pub mod optimizer;
+pub mod predict;
+pub mod profile;
+pub mod report;
+pub mod run;
 pub mod runtime;
+pub mod store;

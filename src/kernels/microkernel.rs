@@ -34,7 +34,7 @@ impl Instructions {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(not(target_arch = "x86_64"))]
@@ -76,6 +76,15 @@ pub(super) enum Start<'a> {
     Output,
 }
 
+/// The right panel of a tile, `depth × vectors·lanes`.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a> {
+    /// Row-major.
+    Packed(&'a [f32]),
+    /// What packing from a staged image would give: the rows are at `depth` of `offsets`.
+    Staged { stage: &'a [f32], offsets: &'a Offsets, first_depth: usize, places: &'a Places },
+}
+
 /// A block of one matrix product: `rows × vectors·lanes` results, summed over `depth`.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
@@ -84,8 +93,7 @@ pub(super) struct Tile<'a> {
     pub left: &'a [f32],
     /// Width of the right panel in vectors, 1 or 2.
     pub vectors: usize,
-    /// `depth × vectors·lanes`, row-major.
-    pub right: &'a [f32],
+    pub right: Right<'a>,
     pub depth: usize,
     pub start: Start<'a>,
     /// How many columns of the result to write.
@@ -93,6 +101,8 @@ pub(super) struct Tile<'a> {
 }
 
 /// Consecutive floats of a staged image that are also consecutive in a panel row.
+///
+/// A run does not cross the border between two vectors of the panel row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub source: usize,
@@ -139,6 +149,36 @@ impl Runs {
     }
 }
 
+/// Most runs per vector that a tile reads without packing.
+const MOST_RUNS: usize = 3;
+
+/// The runs of a panel of two vectors, few enough for a tile to read them without packing.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Per vector and run, where it lies in the source and its first lane; a run whose first lane
+    /// is behind the last is empty.
+    values: [[(usize, usize); MOST_RUNS]; 2],
+    /// Runs of the vector that has more.
+    most: usize,
+    source_end: usize,
+}
+
+impl Runs {
+    /// The runs of one panel as places; `None` if they are too many or make up only one vector.
+    pub fn places(&self, panel_runs: std::ops::Range<usize>, lanes: usize) -> Option<Places> {
+        let mut values = [[(0, lanes); MOST_RUNS]; 2];
+        let mut counts = [0; 2];
+        for run in &self.values[panel_runs] {
+            let vector = run.target / lanes;
+            let count = counts.get_mut(vector)?;
+            *values[vector].get_mut(*count)? = (run.source, run.target % lanes);
+            *count += 1;
+        }
+        let most = counts[0].max(counts[1]);
+        (counts[1] > 0).then_some(Places { values, most, source_end: self.source_end })
+    }
+}
+
 /// A block of dot products: all pairs of a `left` and a `right` row.
 #[derive(Clone, Copy)]
 pub(super) struct Dots<'a> {
@@ -164,15 +204,18 @@ struct Kernels {
     max_rows: usize,
     max_dots: usize,
     tiles: &'static [[TileKernel; 2]],
+    directs: &'static [[DirectKernel; MOST_RUNS]],
     dots: &'static [&'static [DotKernel]],
     pack: PackKernel,
-    pack_half: PackKernel,
     scatter: ScatterKernel,
+    transpose: TransposeKernel,
 }
 
-type TileKernel = unsafe fn(&Tile<'_>, *mut f32, usize);
+type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
+type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
 type PackKernel = unsafe fn(*const f32, &[usize], &[Run], *mut f32, usize);
+type TransposeKernel = unsafe fn(*const f32, usize, usize, usize, *mut f32, usize);
 type ScatterKernel = unsafe fn(*mut f32, &[usize], &[Run], *const f32, usize);
 
 impl Engine {
@@ -215,17 +258,32 @@ impl Engine {
     pub fn tile(self, tile: &Tile<'_>, output: &mut [f32], pitch: usize) {
         let width = tile.vectors * self.lanes();
         assert!(tile.left.len() >= tile.depth * tile.rows);
-        assert!(tile.right.len() >= tile.depth * width);
         assert!((1..=width).contains(&tile.columns) && tile.columns + self.lanes() > width);
         assert!(output.len() >= (tile.rows - 1) * pitch + tile.columns);
         if let Start::Bias(bias) = tile.start {
             assert!(bias.len() >= tile.rows);
         }
-        let kernel = self.kernels.tiles[tile.rows - 1][tile.vectors - 1];
-        // SAFETY: the processor has the instructions, since `self` exists. The kernel reads
-        // `depth·rows` floats on the left, `depth·width` on the right, a bias per row, and touches
-        // `columns` floats of each of `rows` output rows; all were compared with the lengths above.
-        unsafe { kernel(tile, output.as_mut_ptr(), pitch) }
+        let output = output.as_mut_ptr();
+        match tile.right {
+            Right::Packed(right) => {
+                assert!(right.len() >= tile.depth * width);
+                let kernel = self.kernels.tiles[tile.rows - 1][tile.vectors - 1];
+                // SAFETY: the processor has the instructions, since `self` exists. The kernel reads
+                // `depth·rows` floats on the left, `depth·width` on the right, a bias per row, and
+                // touches `columns` floats of each of `rows` output rows; all were compared with
+                // the lengths above.
+                unsafe { kernel(tile, right.as_ptr(), output, pitch) }
+            }
+            Right::Staged { stage, offsets, first_depth, places } => {
+                assert!(tile.vectors == 2);
+                assert!(stage.len() >= offsets.largest + places.source_end + self.slack());
+                let offsets = &offsets.values[first_depth..][..tile.depth];
+                let kernel = self.kernels.directs[tile.rows - 1][places.most - 1];
+                // SAFETY: as above, but for the right: the kernel loads a vector from the start of
+                // each run, behind which there is room for one.
+                unsafe { kernel(tile, stage.as_ptr(), offsets, places, output, pitch) }
+            }
+        }
     }
 
     /// Adds to `sums`, for every pair of rows, a vector whose lanes add up to the dot product.
@@ -244,8 +302,8 @@ impl Engine {
 
     /// Copies runs of `source` into the rows of `panel`, one row per offset in `depth`.
     ///
-    /// Copies whole (half) vectors: what lies behind a run is read too, and written where a later
-    /// run or nothing of use lies. Both slices therefore need [`Engine::slack`] floats more.
+    /// Moves whole vectors: what lies behind a run is read too, and the last vector of a row is
+    /// written to its end. Both slices therefore need [`Engine::slack`] floats more.
     pub fn pack(
         self,
         source: &[f32],
@@ -258,12 +316,37 @@ impl Engine {
         assert!(runs.longest <= self.lanes());
         assert!(source.len() >= offsets.largest + runs.source_end + self.slack());
         assert!(panel.len() + pitch >= rows * pitch + runs.target_end + self.slack());
-        let half = runs.longest * 2 <= self.lanes();
-        let kernel = if half { self.kernels.pack_half } else { self.kernels.pack };
+        assert!(pitch.is_multiple_of(self.lanes()));
         let (offsets, runs) = (&offsets.values[depth], &runs.values[panel_runs]);
-        // SAFETY: the processor has the instructions. No run is longer than what one copy moves,
-        // and a copy starts inside its run, so it ends within the slack that was compared above.
+        let kernel = self.kernels.pack;
+        // SAFETY: the processor has the instructions. The kernel loads one vector from where a
+        // run begins and stores one where a vector of the panel begins; both end within the
+        // slack that was compared above.
         unsafe { kernel(source.as_ptr(), offsets, runs, panel.as_mut_ptr(), pitch) }
+    }
+
+    /// Writes the transpose: element (`row`, `column`) of `source` goes to
+    /// `target[column·target_pitch + row]`.
+    ///
+    /// Writes up to [`Engine::slack`] zeros behind every target row, in the order of the columns:
+    /// a target row is final once all rows of the source were transposed.
+    pub fn transpose(
+        self,
+        (source, source_pitch): (&[f32], usize),
+        (rows, columns): (usize, usize),
+        (target, target_pitch): (&mut [f32], usize),
+    ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(source.len() >= (rows - 1) * source_pitch + columns);
+        assert!(target.len() >= (columns - 1) * target_pitch + rows + self.slack());
+        let kernel = self.kernels.transpose;
+        let (source, target) = (source.as_ptr(), target.as_mut_ptr());
+        // SAFETY: the processor has the instructions. The kernel reads `columns` floats of each
+        // of `rows` source rows and writes whole vectors of 8 that begin within the first `rows`
+        // floats of a target row, so that they end within the slack; both were compared above.
+        unsafe { kernel(source, source_pitch, rows, columns, target, target_pitch) }
     }
 
     /// The reverse of [`Engine::pack`]: adds the rows of `panel` to the runs of `target`.
@@ -361,19 +444,48 @@ pub(super) fn multiply(product: Product<'_>) {
     }
 }
 
+/// Adds the sums of a tile to what it starts from.
+///
+/// A macro with a branch per row, because the sums would go through memory if they were passed to a
+/// function or indexed by a variable.
+#[cfg(target_arch = "x86_64")]
+macro_rules! finish {
+    ($sums:ident, $tile:ident, $output:ident, $pitch:ident) => {
+        finish!($sums, $tile, $output, $pitch, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    ($sums:ident, $tile:ident, $output:ident, $pitch:ident, $($row:literal)*) => {
+        $(if $row < ROWS {
+            let last = $sums[$row].len() - 1;
+            for (v, sum) in $sums[$row].into_iter().enumerate() {
+                let count = if v == last { $tile.columns - last * LANES } else { LANES };
+                // SAFETY: `count` floats from here on belong to this row of the output.
+                unsafe {
+                    let place = $output.add($row * $pitch + v * LANES);
+                    let sum = match $tile.start {
+                        Start::Zero => sum,
+                        Start::Bias(bias) => add(sum, splat(*bias.as_ptr().add($row))),
+                        Start::Output => add(sum, load_first(place, count)),
+                    };
+                    store_first(place, count, sum);
+                }
+            }
+        })*
+    };
+}
+
 /// The kernels in terms of the vector operations that the surrounding module defines.
 macro_rules! kernels {
-    ($features:literal, $half:literal) => {
+    ($features:literal) => {
         /// See [`Engine::tile`].
         #[target_feature(enable = $features)]
         unsafe fn tile<const ROWS: usize, const VECTORS: usize>(
             tile: &Tile<'_>,
+            mut right: *const f32,
             output: *mut f32,
             pitch: usize,
         ) {
             let mut sums = [[zero(); VECTORS]; ROWS];
             let mut left = tile.left.as_ptr();
-            let mut right = tile.right.as_ptr();
             for _ in 0..tile.depth {
                 let mut columns = [zero(); VECTORS];
                 for (v, column) in columns.iter_mut().enumerate() {
@@ -390,22 +502,45 @@ macro_rules! kernels {
                 // SAFETY: one row further is still within the panel or just at its end.
                 (left, right) = unsafe { (left.add(ROWS), right.add(VECTORS * LANES)) };
             }
-            let last = tile.columns - (VECTORS - 1) * LANES;
-            for (r, row) in sums.into_iter().enumerate() {
-                for (v, sum) in row.into_iter().enumerate() {
-                    let count = if v + 1 == VECTORS { last } else { LANES };
-                    // SAFETY: `count` floats from here on belong to this row of the output.
+            finish!(sums, tile, output, pitch);
+        }
+
+        /// See [`Right::Staged`]; a vector has up to `RUNS` runs, each a place and its first lane.
+        #[target_feature(enable = $features)]
+        unsafe fn direct<const ROWS: usize, const RUNS: usize>(
+            tile: &Tile<'_>,
+            source: *const f32,
+            offsets: &[usize],
+            places: &Places,
+            output: *mut f32,
+            pitch: usize,
+        ) {
+            let mut sums = [[zero(); 2]; ROWS];
+            let mut left = tile.left.as_ptr();
+            for &offset in offsets {
+                let mut columns = [zero(); 2];
+                for (column, places) in columns.iter_mut().zip(&places.values) {
+                    // SAFETY: the caller vouches for a vector from the start of every run; the
+                    // lanes before a run, whose addresses may precede the source, are masked out.
                     unsafe {
-                        let place = output.add(r * pitch + v * LANES);
-                        let sum = match tile.start {
-                            Start::Zero => sum,
-                            Start::Bias(bias) => add(sum, splat(*bias.as_ptr().add(r))),
-                            Start::Output => add(sum, load_first(place, count)),
-                        };
-                        store_first(place, count, sum);
+                        let source = source.add(offset);
+                        *column = load(source.add(places[0].0));
+                        for &(place, lane) in &places[1..RUNS] {
+                            *column = load_last(*column, source.wrapping_add(place), lane);
+                        }
                     }
                 }
+                for (r, row) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for a row of the left panel per offset.
+                    let factor = splat(unsafe { *left.add(r) });
+                    for (sum, column) in row.iter_mut().zip(columns) {
+                        *sum = multiply_add(factor, column, *sum);
+                    }
+                }
+                // SAFETY: one row further is still within the panel or just at its end.
+                left = unsafe { left.add(ROWS) };
             }
+            finish!(sums, tile, output, pitch);
         }
 
         /// See [`Engine::dots`].
@@ -445,9 +580,60 @@ macro_rules! kernels {
             }
         }
 
-        /// See [`Engine::pack`]; each copy moves `WIDTH` floats.
+        /// See [`Engine::pack`].
         #[target_feature(enable = $features)]
-        unsafe fn pack<const WIDTH: usize>(
+        unsafe fn pack(
+            source: *const f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *mut f32,
+            pitch: usize,
+        ) {
+            for runs in runs.chunk_by(|one, next| one.target / LANES == next.target / LANES) {
+                // SAFETY: the caller vouches for a vector of slack behind both places.
+                unsafe {
+                    let panel = panel.add(runs[0].target);
+                    match runs.len() {
+                        1 => pack_vector::<1>(source, offsets, runs, panel, pitch),
+                        2 => pack_vector::<2>(source, offsets, runs, panel, pitch),
+                        3 => pack_vector::<3>(source, offsets, runs, panel, pitch),
+                        4 => pack_vector::<4>(source, offsets, runs, panel, pitch),
+                        _ => pack_narrow(source, offsets, runs, panel, pitch),
+                    }
+                }
+            }
+        }
+
+        /// Packs the column of vectors that `RUNS` runs make up.
+        #[target_feature(enable = $features)]
+        unsafe fn pack_vector<const RUNS: usize>(
+            source: *const f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *mut f32,
+            pitch: usize,
+        ) {
+            let mut places = [(0, 0); RUNS];
+            for (place, run) in places.iter_mut().zip(runs) {
+                *place = (run.source, run.target % LANES);
+            }
+            for (row, &offset) in offsets.iter().enumerate() {
+                // SAFETY: a load begins in its run and ends within the slack behind it; the lanes
+                // before the run, whose addresses may precede the source, are masked out.
+                unsafe {
+                    let source = source.add(offset);
+                    let mut vector = load(source.add(places[0].0));
+                    for &(place, lane) in &places[1..] {
+                        vector = load_last(vector, source.wrapping_add(place), lane);
+                    }
+                    store(panel.add(row * pitch), vector);
+                }
+            }
+        }
+
+        /// Packs a column of vectors that consist of many short runs.
+        #[target_feature(enable = $features)]
+        unsafe fn pack_narrow(
             source: *const f32,
             offsets: &[usize],
             runs: &[Run],
@@ -455,14 +641,15 @@ macro_rules! kernels {
             pitch: usize,
         ) {
             for (row, &offset) in offsets.iter().enumerate() {
-                for run in runs {
-                    // SAFETY: the caller vouches for a vector of slack behind both places, and
-                    // the two slices, one shared and one exclusive, cannot overlap.
-                    unsafe {
-                        let from = source.add(offset + run.source).cast::<[f32; WIDTH]>();
-                        let to = panel.add(row * pitch + run.target).cast::<[f32; WIDTH]>();
-                        std::ptr::copy_nonoverlapping(from, to, 1);
+                // SAFETY: as in `pack_vector`.
+                unsafe {
+                    let source = source.add(offset);
+                    let mut vector = zero();
+                    for run in runs {
+                        let from = source.wrapping_add(run.source);
+                        vector = load_last(vector, from, run.target % LANES);
                     }
+                    store(panel.add(row * pitch), vector);
                 }
             }
         }
@@ -482,15 +669,20 @@ macro_rules! kernels {
                     unsafe {
                         let from = panel.add(row * pitch + run.target);
                         let to = target.add(offset + run.source);
-                        let sum = add(load_first(from, run.length), load_first(to, run.length));
-                        store_first(to, run.length, sum);
+                        if run.length == HALF {
+                            // A mask costs more than a vector of half the length.
+                            let to = &mut *to.cast::<[f32; HALF]>();
+                            for (to, from) in to.iter_mut().zip(*from.cast::<[f32; HALF]>()) {
+                                *to += from;
+                            }
+                        } else {
+                            let sum = add(load_first(from, run.length), load_first(to, run.length));
+                            store_first(to, run.length, sum);
+                        }
                     }
                 }
             }
         }
-
-        const PACK: PackKernel = pack::<LANES>;
-        const PACK_HALF: PackKernel = pack::<$half>;
     };
 }
 
@@ -498,6 +690,14 @@ macro_rules! kernels {
 #[cfg(target_arch = "x86_64")]
 macro_rules! tile_table {
     ($($rows:literal)*) => { &[$([tile::<$rows, 1>, tile::<$rows, 2>]),*] };
+}
+
+/// `[[direct::<1, 1>, direct::<1, 2>, direct::<1, 3>], [direct::<2, 1>, …], …]`
+#[cfg(target_arch = "x86_64")]
+macro_rules! direct_table {
+    ($($rows:literal)*) => {
+        &[$([direct::<$rows, 1>, direct::<$rows, 2>, direct::<$rows, 3>]),*]
+    };
 }
 
 /// `[[dots::<1, 1>, dots::<1, 2>, …], [dots::<2, 1>, …], …]`
@@ -514,19 +714,21 @@ mod avx512 {
     use super::*;
 
     const LANES: usize = 16;
+    const HALF: usize = LANES / 2;
 
     pub(super) static KERNELS: Kernels = Kernels {
         lanes: LANES,
         max_rows: 14,
         max_dots: 5,
         tiles: tile_table!(1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        directs: direct_table!(1 2 3 4 5 6 7 8 9 10 11 12 13 14),
         dots: dot_table!(1 2 3 4 5; (1 2 3 4 5)),
-        pack: PACK,
-        pack_half: PACK_HALF,
+        pack,
         scatter,
+        transpose: super::avx2::transpose,
     };
 
-    kernels!("avx512f", 8);
+    kernels!("avx512f");
 
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -566,12 +768,32 @@ mod avx512 {
         unsafe { _mm512_storeu_ps(to, value) }
     }
 
+    /// Mask of the lanes from `lane` on; none for 16.
+    #[expect(clippy::cast_possible_truncation, reason = "what was shifted out does not count")]
+    fn lanes_from(lane: usize) -> __mmask16 {
+        (0xffff_u32 << lane) as u16
+    }
+
+    /// `before` with the lanes from `lane` on replaced by the floats at `from`.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn load_last(before: __m512, from: *const f32, lane: usize) -> __m512 {
+        // SAFETY: the caller vouches for the floats of these lanes; the others are not read.
+        unsafe { _mm512_mask_loadu_ps(before, lanes_from(lane), from.wrapping_sub(lane)) }
+    }
+
     /// The first `count` lanes, 1 to 16; the others are 0.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
         // SAFETY: the caller vouches for `count` floats; masked lanes are not read.
-        unsafe { _mm512_maskz_loadu_ps(0xffff >> (LANES - count), from) }
+        unsafe {
+            if count == LANES {
+                _mm512_loadu_ps(from)
+            } else {
+                _mm512_maskz_loadu_ps(0xffff >> (LANES - count), from)
+            }
+        }
     }
 
     #[inline]
@@ -595,19 +817,101 @@ mod avx2 {
     use super::*;
 
     const LANES: usize = 8;
+    const HALF: usize = LANES / 2;
 
     pub(super) static KERNELS: Kernels = Kernels {
         lanes: LANES,
         max_rows: 6,
         max_dots: 3,
         tiles: tile_table!(1 2 3 4 5 6),
+        directs: direct_table!(1 2 3 4 5 6),
         dots: dot_table!(1 2 3; (1 2 3)),
-        pack: PACK,
-        pack_half: PACK_HALF,
+        pack,
         scatter,
+        transpose,
     };
 
-    kernels!("avx2,fma", 4);
+    kernels!("avx2,fma");
+
+    /// See [`Engine::transpose`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn transpose(
+        source: *const f32,
+        source_pitch: usize,
+        rows: usize,
+        columns: usize,
+        target: *mut f32,
+        target_pitch: usize,
+    ) {
+        let whole = rows - rows % LANES;
+        // The last rows come first: the zeros that they leave in the next target row are then
+        // overwritten by the first rows.
+        for row in std::iter::once(whole).chain((0..whole).step_by(LANES)) {
+            // SAFETY: the rows from `row` on are part of the matrix, on both sides.
+            unsafe {
+                let (source, target) = (source.add(row * source_pitch), target.add(row));
+                let strip = match (rows - row).min(LANES) {
+                    0 => continue,
+                    1 => transpose_rows::<1>,
+                    2 => transpose_rows::<2>,
+                    3 => transpose_rows::<3>,
+                    4 => transpose_rows::<4>,
+                    5 => transpose_rows::<5>,
+                    6 => transpose_rows::<6>,
+                    7 => transpose_rows::<7>,
+                    _ => transpose_rows::<8>,
+                };
+                strip(source, source_pitch, columns, target, target_pitch);
+            }
+        }
+    }
+
+    /// Transposes `ROWS` rows, at most 8; the missing ones count as zeros.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn transpose_rows<const ROWS: usize>(
+        source: *const f32,
+        source_pitch: usize,
+        columns: usize,
+        target: *mut f32,
+        target_pitch: usize,
+    ) {
+        for column in (0..columns).step_by(LANES) {
+            let count = (columns - column).min(LANES);
+            let mut block = [zero(); LANES];
+            for (row, vector) in block.iter_mut().take(ROWS).enumerate() {
+                // SAFETY: the caller vouches for `columns` floats in each of `ROWS` rows.
+                *vector = unsafe { load_first(source.add(row * source_pitch + column), count) };
+            }
+            for (at, vector) in transpose_block(block).into_iter().take(count).enumerate() {
+                // SAFETY: the caller vouches for a vector from the start of each target row.
+                unsafe { store(target.add((column + at) * target_pitch), vector) };
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn transpose_block(rows: [__m256; 8]) -> [__m256; 8] {
+        let [a, b, c, d, e, f, g, h] = rows;
+        let pairs = |a, b, c, d| {
+            let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let (low_next, high_next) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            [
+                _mm256_shuffle_ps::<0x44>(low, low_next),
+                _mm256_shuffle_ps::<0xee>(low, low_next),
+                _mm256_shuffle_ps::<0x44>(high, high_next),
+                _mm256_shuffle_ps::<0xee>(high, high_next),
+            ]
+        };
+        // Four columns of the left and of the right half, first of rows a to d, then of e to h.
+        let (upper, lower) = (pairs(a, b, c, d), pairs(e, f, g, h));
+        let mut columns = [zero(); 8];
+        for at in 0..4 {
+            columns[at] = _mm256_permute2f128_ps::<0x20>(upper[at], lower[at]);
+            columns[at + 4] = _mm256_permute2f128_ps::<0x31>(upper[at], lower[at]);
+        }
+        columns
+    }
 
     /// Eight ones and eight zeros: a mask of `count` lanes starts `8 - count` from the front.
     static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -648,6 +952,19 @@ mod avx2 {
     unsafe fn store(to: *mut f32, value: __m256) {
         // SAFETY: the caller vouches for one vector.
         unsafe { _mm256_storeu_ps(to, value) }
+    }
+
+    /// `before` with the lanes from `lane` on replaced by the floats at `from`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn load_last(before: __m256, from: *const f32, lane: usize) -> __m256 {
+        // SAFETY: the caller vouches for the floats of these lanes; the others are not read.
+        unsafe {
+            let kept = mask(lane);
+            let taken = _mm256_xor_si256(kept, _mm256_set1_epi32(-1));
+            let values = _mm256_maskload_ps(from.wrapping_sub(lane), taken);
+            _mm256_blendv_ps(values, before, _mm256_castsi256_ps(kept))
+        }
     }
 
     #[inline]

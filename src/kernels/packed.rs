@@ -13,8 +13,8 @@
 
 use std::ops::Range;
 
-use super::microkernel::{Dots, Engine, Offsets, Start, Tile};
-use super::packing::{ColumnPanel, ColumnPanels, RowPanels, pack_transposed};
+use super::microkernel::{Dots, Engine, Offsets, Right, Start, Tile};
+use super::packing::{ColumnPanel, ColumnPanels, RowPanels};
 use super::parallel::{Units, part, threads};
 use super::reduction::Chunks;
 use super::scratch::with_buffers;
@@ -25,6 +25,10 @@ use super::staging::{Interleaved, Planar, Window};
 /// block of all rows in the second-level cache.
 const BLOCK_DEPTH: usize = 256;
 
+/// Most row panels for which tiles read the staged image themselves: packing a panel costs as much
+/// as a few rows of products, and pays only if more panels than these share it.
+const MOST_DIRECT_PANELS: usize = 4;
+
 /// Weights of one block of the scattered data gradient, in floats: a part of the second-level cache.
 const SCATTER_BLOCK: usize = 64 * 1024;
 
@@ -34,11 +38,12 @@ const GRADIENT_BLOCK: usize = 128 * 1024;
 /// Most sums for which the weight gradient is computed as dot products along the pixels.
 const MOST_DOTS: usize = 1024;
 
-/// A matrix inside the weights of one group: element (`row`, `depth`) is at `row·pitch + offsets[depth]`.
+/// A matrix inside the weights of one group: element (`row`, `depth`) is at
+/// `rows[row] + depths[depth]`.
 struct Weights<'a> {
     values: &'a [f32],
-    pitch: usize,
-    offsets: Vec<usize>,
+    rows: Vec<usize>,
+    depths: Vec<usize>,
 }
 
 impl ConvolutionShape {
@@ -93,7 +98,8 @@ pub(super) fn forward(
         rows: shape.group_filters(),
     };
     let depth = shape.depth();
-    let weights = Weights { values: weights, pitch: depth, offsets: (0..depth).collect() };
+    let rows = (0..shape.group_filters()).map(|filter| filter * depth).collect();
+    let weights = Weights { values: weights, rows, depths: (0..depth).collect() };
     correlation.run(input, &weights, bias, output);
 }
 
@@ -134,8 +140,9 @@ fn gather_data(
     };
     let taps = window.taps();
     let flipped = |filter: usize| (0..taps).rev().map(move |tap| filter * shape.depth() + tap);
-    let offsets = (0..shape.group_filters()).flat_map(flipped).collect();
-    let weights = Weights { values: weights, pitch: taps, offsets };
+    let depths = (0..shape.group_filters()).flat_map(flipped).collect();
+    let rows = (0..shape.group_channels()).map(|channel| channel * taps).collect();
+    let weights = Weights { values: weights, rows, depths };
     correlation.run(output_gradient, &weights, None, input_gradient);
 }
 
@@ -175,7 +182,7 @@ impl Correlation {
         with_buffers([self.groups * group_len], |[packed]| {
             let groups = packed.chunks_exact_mut(group_len);
             for (packed, values) in groups.zip(weights.values.chunks_exact(group_len)) {
-                row_panels.pack(values, weights.pitch, &weights.offsets, block, packed);
+                row_panels.pack(values, &weights.rows, &weights.depths, block, packed);
             }
             let correlator = Correlator {
                 correlation: self,
@@ -231,13 +238,12 @@ impl Correlator<'_> {
         let stage_len = planes * self.planar.plane_len() + engine.slack();
         let panel_len = self.block * 2 * engine.lanes() + engine.slack();
         with_buffers([stage_len, panel_len], |[stage, right]| {
-            self.planar.stage(source, stage);
+            self.planar.stage(engine, source, stage);
             for block in (0..depth).step_by(self.block) {
                 let depths = block..depth.min(block + self.block);
                 for panel in &self.columns.panels {
-                    let pitch = panel.vectors * engine.lanes();
-                    let runs = (&self.columns.runs, panel.runs.clone());
-                    engine.pack(stage, (&self.taps, depths.clone()), runs, right, pitch);
+                    let image = Staged { stage, offsets: &self.taps, depths: depths.clone() };
+                    let right = image.panel(engine, &self.columns, panel, panels.len(), right);
                     self.tiles(panels.clone(), packed, depths.clone(), panel, right, bias, output);
                 }
             }
@@ -251,7 +257,7 @@ impl Correlator<'_> {
         packed: &[f32],
         depths: Range<usize>,
         panel: &ColumnPanel,
-        right: &[f32],
+        right: Right<'_>,
         bias: Option<&[f32]>,
         output: &mut [f32],
     ) {
@@ -277,6 +283,37 @@ impl Correlator<'_> {
             let place = (rows.start - first_row) * pixels + panel.start;
             self.correlation.engine.tile(&tile, &mut output[place..], pixels);
         }
+    }
+}
+
+/// A block of rows of a lowered matrix, inside a staged image.
+struct Staged<'a> {
+    stage: &'a [f32],
+    offsets: &'a Offsets,
+    depths: Range<usize>,
+}
+
+impl<'a> Staged<'a> {
+    /// A panel of the block for tiles of `row_panels` panels, packed into `buffer` if that pays.
+    fn panel<'b>(
+        &self,
+        engine: Engine,
+        columns: &ColumnPanels,
+        panel: &'b ColumnPanel,
+        row_panels: usize,
+        buffer: &'b mut [f32],
+    ) -> Right<'b>
+    where
+        'a: 'b,
+    {
+        if let (Some(places), ..=MOST_DIRECT_PANELS) = (&panel.places, row_panels) {
+            let Self { stage, offsets, depths } = self;
+            return Right::Staged { stage, offsets, first_depth: depths.start, places };
+        }
+        let pitch = panel.vectors * engine.lanes();
+        let runs = (&columns.runs, panel.runs.clone());
+        engine.pack(self.stage, (self.offsets, self.depths.clone()), runs, buffer, pitch);
+        Right::Packed(buffer)
     }
 }
 
@@ -315,10 +352,10 @@ impl<'a> Scatter<'a> {
         with_buffers([weights.len()], |[packed]| {
             let groups = packed.chunks_exact_mut(filters * depth);
             for (packed, weights) in groups.zip(weights.chunks_exact(filters * depth)) {
-                for block in 0..self.blocks {
+                for (block, rows) in plan.rows.iter().enumerate() {
                     let start = self.channels(block).start * taps;
                     let (weights, packed) = (&weights[start..], &mut packed[start * filters..]);
-                    self.row_panels(block).pack(weights, 1, &filter_offsets, filters, packed);
+                    self.row_panels(block).pack(weights, rows, &filter_offsets, filters, packed);
                 }
             }
             let units = Units {
@@ -393,7 +430,7 @@ impl<'a> Scatter<'a> {
                 rows: rows.len(),
                 left: &packed[rows.start * filters..],
                 vectors: panel.vectors,
-                right,
+                right: Right::Packed(right),
                 depth: filters,
                 start: Start::Zero,
                 columns: panel.columns,
@@ -405,6 +442,21 @@ impl<'a> Scatter<'a> {
     }
 }
 
+/// Channel, row and column of every tap, in the order of the rows of a scattered product.
+///
+/// Neighbouring taps of a kernel row add to overlapping pixels, and a load that overlaps a store
+/// still under way has to wait for it. So rows that lie close together belong to different
+/// channels.
+fn row_order(
+    shape: &ConvolutionShape,
+    channels: usize,
+) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (height, width) = (shape.sizes().kernel_height, shape.sizes().kernel_width);
+    (0..width).flat_map(move |x| {
+        (0..height).flat_map(move |y| (0..channels).map(move |channel| (channel, y, x)))
+    })
+}
+
 /// Offsets and panels that all units of a [`Scatter`] share.
 struct ScatterPlan {
     /// Offsets of a group's output planes.
@@ -413,7 +465,9 @@ struct ScatterPlan {
     gradients: ColumnPanels,
     /// The same panels, as positions of the window in the staged image.
     positions: ColumnPanels,
-    /// Taps of each block's channels in its stage.
+    /// Per block and row of the product, where its tap lies in the weights of the block.
+    rows: Vec<Vec<usize>>,
+    /// Per block and row of the product, where its tap lies in the stage of the block.
     taps: Vec<Offsets>,
 }
 
@@ -422,6 +476,11 @@ impl ScatterPlan {
         let (shape, engine, planar) = (scatter.shape, scatter.engine, scatter.planar);
         let pixels = shape.output_pixels();
         let planes = (0..shape.group_filters()).map(|filter| filter * pixels).collect();
+        let order = |block: usize| row_order(shape, scatter.channels(block).len());
+        let blocks = 0..scatter.blocks;
+        let weight = |(channel, y, x): (usize, usize, usize)| {
+            (channel * shape.sizes().kernel_height + y) * shape.sizes().kernel_width + x
+        };
         Self {
             planes: Offsets::new(planes),
             gradients: ColumnPanels::new(engine, 1, pixels, |_, column| column),
@@ -431,8 +490,12 @@ impl ScatterPlan {
                 shape.output_width(),
                 |row, column| planar.position(row, column),
             ),
-            taps: (0..scatter.blocks)
-                .map(|block| Offsets::new(planar.taps(scatter.channels(block).len())))
+            rows: blocks.clone().map(|block| order(block).map(weight).collect()).collect(),
+            taps: blocks
+                .map(|block| {
+                    let taps = order(block).map(|(channel, y, x)| planar.tap(channel, y, x));
+                    Offsets::new(taps.collect())
+                })
                 .collect(),
         }
     }
@@ -509,7 +572,7 @@ impl<'a> DotGradient<'a> {
             sums.fill(0.0);
             for image in images {
                 let place = image * shape.sizes().groups + group;
-                self.planar.stage(&self.input[place * planes_len..][..planes_len], stage);
+                self.planar.stage(engine, &self.input[place * planes_len..][..planes_len], stage);
                 let runs = (&self.columns.runs, self.columns.panels[0].runs.clone());
                 engine.pack(stage, (&self.taps, 0..depth), runs, right, row_len);
                 let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
@@ -674,24 +737,25 @@ impl<'a> TileGradient<'a> {
         let lengths = [
             self.images_at_once * image_len + engine.slack(),
             block * 2 * engine.lanes() + engine.slack(),
-            block * shape.group_filters(),
+            block * shape.group_filters() + engine.slack(),
         ];
         with_buffers(lengths, |[stage, right, left]| {
             let mut start = Start::Zero;
             for first in images.clone().step_by(self.images_at_once) {
                 let images = first..images.end.min(first + self.images_at_once);
-                for (image, stage) in images.clone().zip(stage.chunks_exact_mut(image_len)) {
-                    plan.interleaved.stage(self.planes(image, group, &channels), stage);
+                for (at, image) in images.clone().enumerate() {
+                    let planes = self.planes(image, group, &channels);
+                    plan.interleaved.stage(engine, planes, &mut stage[at * image_len..]);
                 }
                 let depth = images.len() * pixels;
                 for first_pixel in (0..depth).step_by(block) {
                     let depths = first_pixel..depth.min(first_pixel + block);
                     self.pack_left(group, first, depths.clone(), left);
+                    let row_len = channels.len() * shape.kernel_pixels();
+                    let image = Staged { stage, offsets: &plan.positions, depths: depths.clone() };
                     for panel in &plan.columns.panels {
-                        let pitch = panel.vectors * engine.lanes();
-                        let runs = (&plan.columns.runs, panel.runs.clone());
-                        engine.pack(stage, (&plan.positions, depths.clone()), runs, right, pitch);
-                        let row_len = channels.len() * shape.kernel_pixels();
+                        let panels = shape.group_filters().div_ceil(engine.max_rows());
+                        let right = image.panel(engine, &plan.columns, panel, panels, right);
                         self.tiles(left, right, depths.len(), panel, start, sums, row_len);
                     }
                     start = Start::Output;
@@ -712,19 +776,20 @@ impl<'a> TileGradient<'a> {
     fn pack_left(&self, group: usize, first: usize, depths: Range<usize>, left: &mut [f32]) {
         let (filters, pixels) = (self.shape.group_filters(), self.shape.output_pixels());
         let row_panels = RowPanels::new(filters, self.engine.max_rows());
-        let mut at = depths.start;
-        while at < depths.end {
-            let (image, pixel) = (first + at / pixels, at % pixels);
-            let count = (pixels - pixel).min(depths.end - at);
-            let place = (image * self.shape.sizes().groups + group) * filters * pixels;
-            for panel in 0..row_panels.count() {
-                let rows = row_panels.range(panel);
-                let source = &self.output_gradient[place + rows.start * pixels..];
+        // Panel by panel, because transposing writes a few zeros into what follows.
+        for panel in 0..row_panels.count() {
+            let rows = row_panels.range(panel);
+            let mut at = depths.start;
+            while at < depths.end {
+                let (image, pixel) = (first + at / pixels, at % pixels);
+                let count = (pixels - pixel).min(depths.end - at);
+                let plane = (image * self.shape.sizes().groups + group) * filters + rows.start;
+                let source = &self.output_gradient[plane * pixels + pixel..];
                 let start = depths.len() * rows.start + (at - depths.start) * rows.len();
-                let target = &mut left[start..][..count * rows.len()];
-                pack_transposed(source, pixels, pixel..pixel + count, rows.len(), target);
+                let target = (&mut left[start..], rows.len());
+                self.engine.transpose((source, pixels), (rows.len(), count), target);
+                at += count;
             }
-            at += count;
         }
     }
 
@@ -732,7 +797,7 @@ impl<'a> TileGradient<'a> {
     fn tiles(
         &self,
         left: &[f32],
-        right: &[f32],
+        right: Right<'_>,
         depth: usize,
         panel: &ColumnPanel,
         start: Start<'_>,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::microkernel::{Engine, Run, Runs};
+use super::microkernel::{Engine, Places, Run, Runs};
 
 /// Rows of a matrix divided into panels of nearly equal height, none above the engine's.
 #[derive(Clone, Copy, Debug)]
@@ -29,56 +29,31 @@ impl RowPanels {
         self.start(panel)..self.start(panel + 1)
     }
 
-    /// Packs a matrix whose element (`row`, `depth`) lies at `row·pitch + offsets(depth)`.
+    /// Packs a matrix whose element (`row`, `depth`) lies at `rows[row] + depths[depth]`.
     ///
     /// Blocks of `block` depths follow one another; within a block the panels do, and each
     /// panel is `depths × rows`.
     pub fn pack(
         &self,
         source: &[f32],
-        pitch: usize,
-        offsets: &[usize],
+        rows: &[usize],
+        depths: &[usize],
         block: usize,
         target: &mut [f32],
     ) {
         let mut rest = target;
-        for depths in offsets.chunks(block) {
+        for depths in depths.chunks(block) {
             for panel in 0..self.count {
-                let rows = self.range(panel);
+                let rows = &rows[self.range(panel)];
                 let (panel, after) = rest.split_at_mut(depths.len() * rows.len());
                 rest = after;
-                pack_panel(&source[rows.start * pitch..], pitch, depths, rows.len(), panel);
+                for (&depth, target) in depths.iter().zip(panel.chunks_exact_mut(rows.len())) {
+                    let source = &source[depth..];
+                    for (target, &row) in target.iter_mut().zip(rows) {
+                        *target = source[row];
+                    }
+                }
             }
-        }
-    }
-}
-
-fn pack_panel(source: &[f32], pitch: usize, depths: &[usize], rows: usize, panel: &mut [f32]) {
-    for (&offset, target) in depths.iter().zip(panel.chunks_exact_mut(rows)) {
-        if pitch == 1 {
-            target.copy_from_slice(&source[offset..][..rows]);
-        } else {
-            for (target, &element) in target.iter_mut().zip(source[offset..].iter().step_by(pitch))
-            {
-                *target = element;
-            }
-        }
-    }
-}
-
-/// Packs the transpose of consecutive matrix columns: element (`row`, `column`) of `source`
-/// goes to place `row` of panel row `column`.
-pub(super) fn pack_transposed(
-    source: &[f32],
-    pitch: usize,
-    columns: Range<usize>,
-    rows: usize,
-    panel: &mut [f32],
-) {
-    for row in 0..rows {
-        let elements = &source[row * pitch..][columns.clone()];
-        for (target, &element) in panel[row..].iter_mut().step_by(rows).zip(elements) {
-            *target = element;
         }
     }
 }
@@ -94,6 +69,8 @@ pub(super) struct ColumnPanel {
     pub vectors: usize,
     /// The panel's part of [`ColumnPanels::runs`].
     pub runs: Range<usize>,
+    /// The same for a tile that reads the staged image itself, if it can.
+    pub places: Option<Places>,
 }
 
 /// A lowered matrix's columns divided into panels of at most two vectors.
@@ -134,7 +111,7 @@ impl ColumnPanels {
     ) -> Self {
         let total = rows * row_length;
         let mut runs = Vec::with_capacity(total.div_ceil(engine.lanes()) + 2 * rows);
-        let panels = (0..total)
+        let mut panels: Vec<ColumnPanel> = (0..total)
             .step_by(width)
             .map(|start| {
                 let columns = width.min(total - start);
@@ -142,14 +119,19 @@ impl ColumnPanels {
                 let mut done = 0;
                 while done < columns {
                     let (row, column) = ((start + done) / row_length, (start + done) % row_length);
-                    let length = (row_length - column).min(columns - done).min(engine.lanes());
+                    let room = engine.lanes() - done % engine.lanes();
+                    let length = (row_length - column).min(columns - done).min(room);
                     runs.push(Run { source: place(row, column), target: done, length });
                     done += length;
                 }
                 let vectors = columns.div_ceil(engine.lanes());
-                ColumnPanel { start, columns, vectors, runs: first_run..runs.len() }
+                ColumnPanel { start, columns, vectors, runs: first_run..runs.len(), places: None }
             })
             .collect();
-        Self { panels, runs: Runs::new(runs) }
+        let runs = Runs::new(runs);
+        for panel in &mut panels {
+            panel.places = runs.places(panel.runs.clone(), engine.lanes());
+        }
+        Self { panels, runs }
     }
 }

@@ -461,6 +461,7 @@ fn share_out(shape: &PoolingShape, y: usize, gradients: &[f32], target: &mut [f3
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "pooling copies numbers, and sums of small ones are exact")]
 mod tests {
     use proptest::prelude::*;
 

@@ -68,7 +68,11 @@ impl Chunks {
             // The first chunk needs no partial sum, so its wave has room for one chunk less.
             let mut done = at_once.max(1);
             let sums = &mut partial[..(done - 1) * length];
-            rayon::join(|| wave(0, 1, total), || wave(1, done - 1, sums));
+            if done == 1 {
+                wave(0, 1, total);
+            } else {
+                rayon::join(|| wave(0, 1, total), || wave(1, done - 1, sums));
+            }
             add_in_order(total, sums);
             while done < self.chunks {
                 let chunks = at_once.min(self.chunks - done);

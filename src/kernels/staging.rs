@@ -5,6 +5,8 @@
 //! along a row are neighbours. An *interleaved* stage keeps the channels of a pixel together, so
 //! that the taps of a kernel row are neighbours.
 
+use super::microkernel::Engine;
+
 /// How a kernel window slides over planes of pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
@@ -92,32 +94,54 @@ impl Planar {
     }
 
     /// Copies planes of pixels to `stage` and surrounds them with zeros.
-    pub fn stage(&self, planes: &[f32], stage: &mut [f32]) {
+    ///
+    /// May write zeros to [`Engine::slack`] floats behind the planes.
+    pub fn stage(&self, engine: Engine, planes: &[f32], stage: &mut [f32]) {
         let window = &self.window;
-        let sources = planes.chunks_exact(window.height * window.width);
-        for (source, target) in sources.zip(stage.chunks_exact_mut(self.plane_len())) {
-            for (y, row) in target.chunks_exact_mut(self.row_pitch()).enumerate() {
-                match window.source_row(y) {
-                    None => row.fill(0.0),
-                    Some(at) => self.stage_row(&source[at * window.width..][..window.width], row),
-                }
+        if self.has_margins() {
+            stage.fill(0.0);
+        }
+        let plane_len = window.height * window.width;
+        for (plane, source) in planes.chunks_exact(plane_len).enumerate() {
+            let rows = window.padding_height..window.staged_rows();
+            for (row, source) in rows.zip(source.chunks_exact(window.width)) {
+                let target = &mut stage[plane * self.plane_len() + row * self.row_pitch()..];
+                self.stage_row(engine, source, target);
             }
         }
     }
 
-    fn stage_row(&self, source: &[f32], target: &mut [f32]) {
-        for (phase, places) in target.chunks_exact_mut(self.phase_pitch).enumerate() {
-            let (first, places_used, start) = self.phase(phase);
-            places[..first].fill(0.0);
-            places[first + places_used..].fill(0.0);
-            let used = &mut places[first..][..places_used];
-            if self.window.stride == 1 {
-                used.copy_from_slice(&source[start..][..places_used]);
-            } else {
-                let picked = source[start.min(source.len())..].iter().step_by(self.window.stride);
-                for (place, &pixel) in used.iter_mut().zip(picked) {
-                    *place = pixel;
-                }
+    /// Whether the stage has places without a pixel.
+    fn has_margins(&self) -> bool {
+        let window = &self.window;
+        let padded = window.padding_height > 0 || window.padding_width > 0;
+        let short = window.height < window.staged_rows() || window.width < window.staged_columns();
+        padded || short || window.stride > 1
+    }
+
+    fn stage_row(&self, engine: Engine, source: &[f32], target: &mut [f32]) {
+        let (stride, padding) = (self.window.stride, self.window.padding_width);
+        if stride == 1 {
+            let used = source.len().min(self.phase_pitch.saturating_sub(padding));
+            if used > 0 {
+                copy(&source[..used], &mut target[padding..][..used]);
+            }
+            return;
+        }
+        // From the first pixel of phase 0 on, the row is a matrix with a column per phase.
+        let head = (padding.next_multiple_of(stride) - padding).min(source.len());
+        let place = (padding + head) / stride;
+        let rows = ((source.len() - head) / stride).min(self.phase_pitch.saturating_sub(place));
+        if rows > 0 {
+            let matrix = (&source[head..], stride);
+            let phases = (&mut target[place..], self.phase_pitch);
+            engine.transpose(matrix, (rows, stride), phases);
+        }
+        let rest = head + rows * stride..source.len();
+        for x in (0..head).chain(rest) {
+            let (phase, place) = ((padding + x) % stride, (padding + x) / stride);
+            if place < self.phase_pitch {
+                target[phase * self.phase_pitch + place] = source[x];
             }
         }
     }
@@ -159,6 +183,27 @@ impl Planar {
                 }
             }
         }
+    }
+}
+
+/// Copies a short row without the cost of a call.
+fn copy(source: &[f32], target: &mut [f32]) {
+    const BLOCK: usize = 8;
+    let Some(last) = source.len().checked_sub(BLOCK) else {
+        for (target, source) in target.iter_mut().zip(source) {
+            *target = *source;
+        }
+        return;
+    };
+    let blocks = target.as_chunks_mut::<BLOCK>().0.iter_mut().zip(source.as_chunks::<BLOCK>().0);
+    for (target, source) in blocks {
+        *target = *source;
+    }
+    // The last block overlaps the one before instead of ending in single floats.
+    if let (Some(target), Some(source)) =
+        (target[last..].first_chunk_mut::<BLOCK>(), source[last..].first_chunk::<BLOCK>())
+    {
+        *target = *source;
     }
 }
 
@@ -207,26 +252,23 @@ impl Interleaved {
     }
 
     /// Copies the planes of one image to `stage`, channels innermost, zeros around.
-    pub fn stage(&self, planes: &[f32], stage: &mut [f32]) {
+    ///
+    /// May write zeros to [`Engine::slack`] floats behind the image.
+    pub fn stage(&self, engine: Engine, planes: &[f32], stage: &mut [f32]) {
         let window = &self.window;
         let plane_len = window.height * window.width;
         let first = window.padding_width.min(window.staged_columns());
         let used = window.width.min(window.staged_columns() - first);
-        for (y, row) in stage.chunks_exact_mut(self.row_pitch()).enumerate() {
-            let Some(source_row) = window.source_row(y) else {
-                row.fill(0.0);
-                continue;
-            };
-            row[..first * self.channels].fill(0.0);
-            row[(first + used) * self.channels..].fill(0.0);
-            let pixels = &mut row[first * self.channels..][..used * self.channels];
-            for (channel, plane) in planes.chunks_exact(plane_len).enumerate() {
-                let source = &plane[source_row * window.width..][..used];
-                let targets = pixels[channel..].iter_mut().step_by(self.channels);
-                for (target, &pixel) in targets.zip(source) {
-                    *target = pixel;
-                }
-            }
+        let padded = window.padding_height > 0 || window.padding_width > 0;
+        if padded || window.height < window.staged_rows() || used < window.staged_columns() {
+            stage[..self.image_len()].fill(0.0);
+        }
+        for row in window.padding_height..window.staged_rows() {
+            let Some(source_row) = window.source_row(row) else { break };
+            let source = (&planes[source_row * window.width..], plane_len);
+            let start = row * self.row_pitch() + first * self.channels;
+            let target = (&mut stage[start..], self.channels);
+            engine.transpose(source, (self.channels, used), target);
         }
     }
 }

@@ -15,27 +15,13 @@ use super::parameters::{Places, Slot, Weights};
 /// A layer with its numbers and the places of its parameters.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
-    Convolution {
-        filters: Slot<4>,
-        biases: Slot<1>,
-        options: ConvOptions<2>,
-    },
+    Convolution { filters: Slot<4>, biases: Slot<1>, options: ConvOptions<2> },
     MaxPooling(MaxPoolOptions<2>),
     AveragePooling(AvgPoolOptions<2>),
     Relu,
-    Normalisation {
-        size: usize,
-        alpha: f64,
-        beta: f64,
-        k: f64,
-    },
-    Dropout {
-        probability: f64,
-    },
-    FullyConnected {
-        weights: Slot<2>,
-        biases: Slot<1>,
-    },
+    Normalisation { size: usize, alpha: f64, beta: f64, k: f64 },
+    Dropout { probability: f64 },
+    FullyConnected { weights: Slot<2>, biases: Slot<1> },
 }
 
 /// Sides of what flows between layers, per image.
@@ -47,10 +33,7 @@ pub(super) struct Sides {
 
 impl From<ImageShape> for Sides {
     fn from(shape: ImageShape) -> Self {
-        Sides {
-            channels: size(shape.channels),
-            elements: size(shape.elements()),
-        }
+        Sides { channels: size(shape.channels), elements: size(shape.elements()) }
     }
 }
 
@@ -58,20 +41,16 @@ impl From<ActivationShape> for Sides {
     fn from(shape: ActivationShape) -> Self {
         match shape {
             ActivationShape::Image(shape) => Sides::from(shape),
-            ActivationShape::Features(features) => Sides {
-                channels: size(features),
-                elements: size(features),
-            },
+            ActivationShape::Features(features) => {
+                Sides { channels: size(features), elements: size(features) }
+            }
         }
     }
 }
 
 /// A count of a network that was accepted, which therefore fits the address space.
 pub(super) fn size(count: impl TryInto<usize>) -> usize {
-    count
-        .try_into()
-        .ok()
-        .expect("a network that was accepted fits the address space")
+    count.try_into().ok().expect("a network that was accepted fits the address space")
 }
 
 impl Operation {
@@ -82,23 +61,12 @@ impl Operation {
             LayerSpec::Pooling(layer) => Some(pooling_layer(layer)),
             LayerSpec::Relu(_) => Some(Operation::Relu),
             LayerSpec::LocalResponseNormalisation(layer) => {
-                let LocalResponseNormalisation {
-                    size: channels,
-                    alpha,
-                    beta,
-                    k,
-                    ..
-                } = *layer;
-                Some(Operation::Normalisation {
-                    size: size(channels.get()),
-                    alpha,
-                    beta,
-                    k,
-                })
+                let LocalResponseNormalisation { size: channels, alpha, beta, k, .. } = *layer;
+                Some(Operation::Normalisation { size: size(channels.get()), alpha, beta, k })
             }
-            LayerSpec::Dropout(layer) => Some(Operation::Dropout {
-                probability: layer.probability,
-            }),
+            LayerSpec::Dropout(layer) => {
+                Some(Operation::Dropout { probability: layer.probability })
+            }
             LayerSpec::FullyConnected(layer) => Some(fully_connected_layer(layer, input, places)),
             LayerSpec::SoftmaxCrossEntropy(_) => None,
         }
@@ -117,11 +85,7 @@ fn convolution_layer(layer: &Convolution, input: Sides, places: &mut Places) -> 
     };
     let (filters, biases) = places.place(&weights, filters);
     let options = ConvOptions::new([stride; 2], [size(layer.padding); 2], [1; 2], groups);
-    Operation::Convolution {
-        filters,
-        biases,
-        options,
-    }
+    Operation::Convolution { filters, biases, options }
 }
 
 fn pooling_layer(layer: &Pooling) -> Operation {
@@ -254,24 +218,13 @@ struct Training<'a> {
 impl<'a> Pass<'a> {
     /// A pass that records what a gradient needs.
     pub(super) fn training(part: &'a [f32], device: &Device, dropout: &'a mut dyn Rng) -> Self {
-        let training = Some(Training {
-            dropout,
-            leaves: Vec::new(),
-        });
-        Pass {
-            part,
-            device: device.clone().autodiff(),
-            training,
-        }
+        let training = Some(Training { dropout, leaves: Vec::new() });
+        Pass { part, device: device.clone().autodiff(), training }
     }
 
     /// A pass that only computes outputs.
     pub(super) fn evaluation(part: &'a [f32], device: &Device) -> Self {
-        Pass {
-            part,
-            device: device.clone(),
-            training: None,
-        }
+        Pass { part, device: device.clone(), training: None }
     }
 
     /// The device on which the tensors of this pass must be created.
@@ -281,24 +234,17 @@ impl<'a> Pass<'a> {
 
     /// The parameter tensors that the pass has used, in the order of the flat vector.
     pub(super) fn into_leaves(self) -> Vec<Leaf> {
-        self.training
-            .map_or_else(Vec::new, |training| training.leaves)
+        self.training.map_or_else(Vec::new, |training| training.leaves)
     }
 
     /// Computes one operation after the other.
     pub(super) fn run(&mut self, operations: &[Operation], input: Activation) -> Activation {
-        operations
-            .iter()
-            .fold(input, |input, operation| self.step(operation, input))
+        operations.iter().fold(input, |input, operation| self.step(operation, input))
     }
 
     fn step(&mut self, operation: &Operation, input: Activation) -> Activation {
         match operation {
-            Operation::Convolution {
-                filters,
-                biases,
-                options,
-            } => {
+            Operation::Convolution { filters, biases, options } => {
                 let (filters, biases) = (self.parameter(filters), self.parameter(biases));
                 let input = input.into_image();
                 Activation::Image(convolution(input, filters, Some(biases), options.clone()))
@@ -313,16 +259,9 @@ impl<'a> Pass<'a> {
                 Activation::Image(image) => Activation::Image(activation::relu(image)),
                 Activation::Features(features) => Activation::Features(activation::relu(features)),
             },
-            &Operation::Normalisation {
-                size,
-                alpha,
-                beta,
-                k,
-            } => {
+            &Operation::Normalisation { size, alpha, beta, k } => {
                 let input = input.into_image();
-                let base = mean_square(input.clone(), size)
-                    .mul_scalar(alpha)
-                    .add_scalar(k);
+                let base = mean_square(input.clone(), size).mul_scalar(alpha).add_scalar(k);
                 Activation::Image(input * base.powf_scalar(-beta))
             }
             &Operation::Dropout { probability } => match input {
@@ -358,10 +297,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Inverted dropout with a mask of our own random numbers, drawn row-major.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "activations are single precision"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "activations are single precision")]
     fn dropout<const D: usize>(&mut self, input: Tensor<D>, probability: f64) -> Tensor<D> {
         let Some(training) = &mut self.training else {
             return input;
@@ -369,13 +305,7 @@ impl<'a> Pass<'a> {
         let kept = (1.0 / (1.0 - probability)) as f32;
         let shape = input.dims();
         let mask: Vec<f32> = (0..shape.iter().product())
-            .map(|_| {
-                if training.dropout.random::<f64>() < probability {
-                    0.0
-                } else {
-                    kept
-                }
-            })
+            .map(|_| if training.dropout.random::<f64>() < probability { 0.0 } else { kept })
             .collect();
         input * Tensor::from_data(TensorData::new(mask, shape), &self.device)
     }
@@ -389,8 +319,6 @@ fn mean_square(input: Tensor<4>, size: usize) -> Tensor<4> {
         .with_stride([1, 1])
         .with_padding([size / 2, 0])
         .with_count_include_pad(true);
-    let squares = input
-        .square()
-        .reshape([images, 1, channels, height * width]);
+    let squares = input.square().reshape([images, 1, channels, height * width]);
     module::avg_pool2d(squares, options).reshape([images, channels, height, width])
 }

@@ -20,10 +20,7 @@ impl Scores {
     pub(super) fn losses(&self, labels: &[u8]) -> impl Iterator<Item = f64> {
         self.rows(labels).map(|(row, label)| {
             let largest = largest(row);
-            let sum: f64 = row
-                .iter()
-                .map(|&score| (f64::from(score) - largest).exp())
-                .sum();
+            let sum: f64 = row.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
             largest + sum.ln() - f64::from(row[label])
         })
     }
@@ -35,10 +32,7 @@ impl Scores {
     }
 
     /// Gradient of the mean loss with respect to the scores: `(softmax − one-hot) / images`.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the device computes in single precision"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the device computes in single precision")]
     #[expect(clippy::cast_precision_loss, reason = "no mini-batch has 2^53 images")]
     pub(super) fn gradient_of_mean(&self, labels: &[u8]) -> Vec<f32> {
         let images = labels.len() as f64;
@@ -90,10 +84,7 @@ mod tests {
         let scores = Scores::new(vec![3.0; 20], 10);
         let losses: Vec<f64> = scores.losses(&[0, 9]).collect();
         // Two roundings of numbers near 5, in double precision.
-        assert!(
-            losses.iter().all(|loss| (loss - 10_f64.ln()).abs() < 1e-14),
-            "{losses:?}"
-        );
+        assert!(losses.iter().all(|loss| (loss - 10_f64.ln()).abs() < 1e-14), "{losses:?}");
         assert!((scores.mean_loss(&[0, 9]) - 10_f64.ln()).abs() < 1e-14);
     }
 
@@ -102,16 +93,8 @@ mod tests {
         let scores = Scores::new(vec![1e30, 0.0, -1e30, 0.0, 0.0, 0.0], 3);
         let losses: Vec<f64> = scores.losses(&[0, 1]).collect();
         assert!(losses[0].abs() < 1e-9, "{losses:?}");
-        assert_eq!(
-            Scores::new(vec![1e30, 0.0], 2).losses(&[1]).next(),
-            Some(f64::from(1e30_f32))
-        );
-        assert!(
-            scores
-                .gradient_of_mean(&[0, 1])
-                .iter()
-                .all(|value| value.is_finite())
-        );
+        assert_eq!(Scores::new(vec![1e30, 0.0], 2).losses(&[1]).next(), Some(f64::from(1e30_f32)));
+        assert!(scores.gradient_of_mean(&[0, 1]).iter().all(|value| value.is_finite()));
     }
 
     #[test]
@@ -127,19 +110,13 @@ mod tests {
             };
             let slope = (shifted(step) - shifted(-step)) / (2.0 * f64::from(step));
             // Central differences err by step²/6 times a third derivative below 1/4.
-            assert!(
-                (slope - f64::from(gradient[place])).abs() < 2e-5,
-                "{place}: {slope}"
-            );
+            assert!((slope - f64::from(gradient[place])).abs() < 2e-5, "{place}: {slope}");
         }
     }
 
     #[test]
     fn a_tie_goes_to_the_first_class_and_nan_is_never_correct() {
-        let scores = Scores::new(
-            vec![1.0, 1.0, 0.0, 1.0, 1.0, 0.0, f32::NAN, f32::NAN, 0.0],
-            3,
-        );
+        let scores = Scores::new(vec![1.0, 1.0, 0.0, 1.0, 1.0, 0.0, f32::NAN, f32::NAN, 0.0], 3);
         assert_eq!(scores.n_correct(&[0, 1, 0]), 1);
         assert!(scores.mean_loss(&[0, 1, 0]).is_nan());
     }

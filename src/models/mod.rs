@@ -21,6 +21,7 @@
 
 mod layers;
 mod loss;
+mod objective;
 mod parameters;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use rand::Rng;
 use layers::{Activation, Leaf, Operation, Pass, size};
 use loss::Scores;
 
+pub use objective::NetworkObjective;
 pub use parameters::ParameterTensor;
 
 /// Why a model cannot be built or cannot compute.
@@ -267,20 +269,14 @@ impl Model {
         self.check_length("conv parameters", conv, self.layout.conv)?;
         let n_images = self.whole_images("images", &images, self.image_length)?;
         if self.conv.is_empty() {
-            return Ok(ConvForward {
-                activations: images,
-                graph: None,
-            });
+            return Ok(ConvForward { activations: images, graph: None });
         }
         let mut pass = Pass::training(conv, &self.device, dropout);
         let input = self.images(images, n_images, pass.device());
         let output = pass.run(&self.conv, input).into_features();
         let activations = into_vec(output.clone().inner());
         let tracked = output.is_tracked();
-        let graph = tracked.then(|| Graph {
-            output,
-            leaves: pass.into_leaves(),
-        });
+        let graph = tracked.then(|| Graph { output, leaves: pass.into_leaves() });
         Ok(ConvForward { activations, graph })
     }
 
@@ -304,19 +300,13 @@ impl Model {
         if self.layout.conv > 0 {
             input = input.require_grad();
         }
-        let output = pass
-            .run(&self.fc, Activation::Features(input.clone()))
-            .into_features();
+        let output = pass.run(&self.fc, Activation::Features(input.clone())).into_features();
         let scores = Scores::new(into_vec(output.clone().inner()), self.classes);
         let mut leaves = pass.into_leaves();
         leaves.push(Leaf::from(input));
         let mut gradient = pull_back(&output, scores.gradient_of_mean(labels), &leaves);
         let activation_gradient = gradient.split_off(self.layout.fc);
-        Ok(FcResult {
-            loss: scores.mean_loss(labels),
-            gradient,
-            activation_gradient,
-        })
+        Ok(FcResult { loss: scores.mean_loss(labels), gradient, activation_gradient })
     }
 
     /// Third stage: the gradient of the conv parameters, from what [`Model::forward`] kept and the
@@ -355,10 +345,7 @@ impl Model {
         let result = self.fc_phase(fc, activations, labels, dropout)?;
         let mut values = self.backward(forward, result.activation_gradient)?;
         values.extend_from_slice(&result.gradient);
-        Ok(Gradient {
-            loss: result.loss,
-            values,
-        })
+        Ok(Gradient { loss: result.loss, values })
     }
 
     /// Losses and hits of `images` under `parameters`, without dropout and without gradients.
@@ -393,11 +380,7 @@ impl Model {
     }
 
     fn images(&self, images: Vec<f32>, n_images: usize, device: &Device) -> Activation {
-        let ImageShape {
-            channels,
-            height,
-            width,
-        } = self.spec.input;
+        let ImageShape { channels, height, width } = self.spec.input;
         let [channels, height, width] = [channels, height, width].map(size);
         let data = TensorData::new(images, [n_images, channels, height, width]);
         Activation::Image(Tensor::from_data(data, device))
@@ -413,12 +396,7 @@ impl Model {
             return Ok(());
         }
         let network = self.spec.name.clone();
-        Err(ModelError::Length {
-            network,
-            what,
-            found: values.len(),
-            expected,
-        })
+        Err(ModelError::Length { network, what, found: values.len(), expected })
     }
 
     /// The number of examples that `values` hold.
@@ -432,25 +410,14 @@ impl Model {
             return Ok(values.len() / per_image);
         }
         let network = self.spec.name.clone();
-        Err(ModelError::NoWholeImages {
-            network,
-            what,
-            found: values.len(),
-            per_image,
-        })
+        Err(ModelError::NoWholeImages { network, what, found: values.len(), per_image })
     }
 
     fn check_labels(&self, labels: &[u8], images: usize) -> Result<(), ModelError> {
         if labels.len() != images {
-            return Err(ModelError::LabelsDiffer {
-                labels: labels.len(),
-                images,
-            });
+            return Err(ModelError::LabelsDiffer { labels: labels.len(), images });
         }
-        match labels
-            .iter()
-            .position(|&label| usize::from(label) >= self.classes)
-        {
+        match labels.iter().position(|&label| usize::from(label) >= self.classes) {
             None => Ok(()),
             Some(image) => Err(ModelError::Label {
                 network: self.spec.name.clone(),
@@ -483,8 +450,5 @@ fn pull_back(output: &Tensor<2>, gradient: Vec<f32>, leaves: &[Leaf]) -> Vec<f32
 
 /// The numbers of a tensor, row-major.
 fn into_vec<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor
-        .into_data()
-        .try_into_vec()
-        .expect("every tensor of a model holds f32")
+    tensor.into_data().try_into_vec().expect("every tensor of a model holds f32")
 }

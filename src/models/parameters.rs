@@ -61,19 +61,11 @@ pub(super) fn resolve(spec: &NetworkSpec, workload: &Workload) -> Resolved {
             places.phase = row.phase;
             places.conv_length = places.next;
         }
-        let operations = if row.phase == Phase::Conv {
-            &mut conv
-        } else {
-            &mut fc
-        };
+        let operations = if row.phase == Phase::Conv { &mut conv } else { &mut fc };
         operations.extend(Operation::resolve(layer, input, &mut places));
         input = Sides::from(row.output);
     }
-    Resolved {
-        tensors: places.tensors,
-        conv,
-        fc,
-    }
+    Resolved { tensors: places.tensors, conv, fc }
 }
 
 /// Hands out places in the flat vector, in the order of the layers.
@@ -120,13 +112,7 @@ impl Places {
         self.next = range.end;
         let slot = range.start - self.conv_length..range.end - self.conv_length;
         let phase = self.phase;
-        self.tensors.push(ParameterTensor {
-            name,
-            phase,
-            shape: shape.to_vec(),
-            range,
-            start,
-        });
+        self.tensors.push(ParameterTensor { name, phase, shape: shape.to_vec(), range, start });
         Slot { shape, range: slot }
     }
 }
@@ -139,10 +125,7 @@ fn he_deviation(fan_in: usize) -> f64 {
 
 impl ParameterTensor {
     /// Appends the first values of the tensor, row-major.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "parameters are single precision"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "parameters are single precision")]
     pub(super) fn draw(&self, generator: &mut impl Rng, values: &mut Vec<f32>) {
         match self.start {
             Start::Constant(value) => values.extend(self.range.clone().map(|_| value as f32)),

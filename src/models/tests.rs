@@ -15,10 +15,7 @@ use super::*;
 
 /// One device per backend that every build has.
 fn cpu_devices() -> [(&'static str, Device); 2] {
-    #[expect(
-        deprecated,
-        reason = "this project keeps the backend that Burn is about to drop"
-    )]
+    #[expect(deprecated, reason = "this project keeps the backend that Burn is about to drop")]
     let ndarray = Device::ndarray();
     [("flex", Device::flex()), ("ndarray", ndarray)]
 }
@@ -128,19 +125,10 @@ fn case(spec: &NetworkSpec, device: &Device, n_images: usize) -> Case {
     let parameters = initial_parameters(&model, 1);
     let mut generator = random(2);
     let length = n_images * model.image_length();
-    let images = (0..length)
-        .map(|_| generator.random_range(-1.0..1.0))
-        .collect();
+    let images = (0..length).map(|_| generator.random_range(-1.0..1.0)).collect();
     let classes = u8::try_from(model.classes()).expect("a test has few classes");
-    let labels = (0..n_images)
-        .map(|_| generator.random_range(0..classes))
-        .collect();
-    Case {
-        model,
-        parameters,
-        images,
-        labels,
-    }
+    let labels = (0..n_images).map(|_| generator.random_range(0..classes)).collect();
+    Case { model, parameters, images, labels }
 }
 
 impl Case {
@@ -171,46 +159,14 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn the_shipped_networks_have_the_parameters_of_their_sources() {
     let counts = [
-        (
-            "small-cnn",
-            ParameterLayout {
-                conv: 3_424,
-                fc: 17_098,
-            },
-            20_522,
-        ),
-        (
-            "lenet",
-            ParameterLayout {
-                conv: 25_570,
-                fc: 405_510,
-            },
-            431_080,
-        ),
-        (
-            "cifar10-quick",
-            ParameterLayout {
-                conv: 79_328,
-                fc: 66_250,
-            },
-            145_578,
-        ),
-        (
-            "caffenet",
-            ParameterLayout {
-                conv: 2_334_080,
-                fc: 58_631_144,
-            },
-            60_965_224,
-        ),
+        ("small-cnn", ParameterLayout { conv: 3_424, fc: 17_098 }, 20_522),
+        ("lenet", ParameterLayout { conv: 25_570, fc: 405_510 }, 431_080),
+        ("cifar10-quick", ParameterLayout { conv: 79_328, fc: 66_250 }, 145_578),
+        ("caffenet", ParameterLayout { conv: 2_334_080, fc: 58_631_144 }, 60_965_224),
     ];
     for (name, layout, total) in counts {
         let model = Model::new(&shipped(name), &flex()).expect("a shipped network is possible");
-        assert_eq!(
-            (model.layout(), model.layout().total()),
-            (layout, total),
-            "{name}"
-        );
+        assert_eq!((model.layout(), model.layout().total()), (layout, total), "{name}");
     }
 }
 
@@ -245,12 +201,7 @@ fn tensors_follow_each_other_without_gaps_and_conv_before_fc() {
             assert_eq!(tensor.range.len(), tensor.shape.iter().product::<usize>());
             next = tensor.range.end;
             let is_conv = tensor.range.end <= model.layout().conv;
-            assert_eq!(
-                tensor.phase == Phase::Conv,
-                is_conv,
-                "{name}: {}",
-                tensor.name
-            );
+            assert_eq!(tensor.phase == Phase::Conv, is_conv, "{name}: {}", tensor.name);
         }
         assert_eq!(next, model.layout().total());
     }
@@ -263,23 +214,12 @@ fn he_weights_have_the_variance_two_over_fan_in_and_biases_are_zero() {
     let fan_in = [25.0, 200.0, 256.0, 64.0];
     for (tensors, fan_in) in model.tensors().chunks(2).zip(fan_in) {
         let weights = &parameters[tensors[0].range.clone()];
-        let squares: f64 = weights
-            .iter()
-            .map(|&weight| f64::from(weight).powi(2))
-            .sum();
+        let squares: f64 = weights.iter().map(|&weight| f64::from(weight).powi(2)).sum();
         let n = weights.len() as f64;
         // The sample variance has the relative standard deviation √(2/n); 4 of them.
         let relative = squares / n / (2.0 / fan_in) - 1.0;
-        assert!(
-            relative.abs() < 4.0 * (2.0 / n).sqrt(),
-            "{}: {relative}",
-            tensors[0].name
-        );
-        assert!(
-            parameters[tensors[1].range.clone()]
-                .iter()
-                .all(|&bias| bias == 0.0)
-        );
+        assert!(relative.abs() < 4.0 * (2.0 / n).sqrt(), "{}: {relative}", tensors[0].name);
+        assert!(parameters[tensors[1].range.clone()].iter().all(|&bias| bias == 0.0));
     }
 }
 
@@ -309,37 +249,21 @@ fn a_tensor_starts_the_same_whatever_other_tensors_the_network_has() {
     fc1.outputs = 16.try_into().expect("16 is not zero");
     let wider = Model::new(&wider, &flex()).expect("the network is possible");
     let first = lone.tensors()[0].range.clone();
-    assert_eq!(
-        initial_parameters(&lone, 5)[first.clone()],
-        initial_parameters(&wider, 5)[first]
-    );
+    assert_eq!(initial_parameters(&lone, 5)[first.clone()], initial_parameters(&wider, 5)[first]);
 }
 
 #[test]
 fn vectors_of_another_length_and_labels_without_class_are_refused() {
-    let Case {
-        model,
-        parameters,
-        images,
-        labels,
-    } = case(&tiny(), &flex(), 2);
+    let Case { model, parameters, images, labels } = case(&tiny(), &flex(), 2);
     let (conv, fc) = parameters.split_at(model.layout().conv);
     let dropout = &mut random(1);
     let message = |error: ModelError| error.to_string();
     assert_eq!(
-        model
-            .forward(&conv[1..], images.clone(), dropout)
-            .map_err(message)
-            .err()
-            .as_deref(),
+        model.forward(&conv[1..], images.clone(), dropout).map_err(message).err().as_deref(),
         Some("conv parameters hold 103 numbers, but network `tiny` needs 104"),
     );
     assert_eq!(
-        model
-            .forward(conv, images[1..].to_vec(), dropout)
-            .map_err(message)
-            .err()
-            .as_deref(),
+        model.forward(conv, images[1..].to_vec(), dropout).map_err(message).err().as_deref(),
         Some(
             "images hold 287 numbers, but network `tiny` needs a multiple of 144 and at least \
              one image"
@@ -347,29 +271,17 @@ fn vectors_of_another_length_and_labels_without_class_are_refused() {
     );
     assert!(model.forward(conv, vec![], dropout).is_err());
     assert_eq!(
-        model
-            .evaluate(&parameters, images.clone(), &[0])
-            .map_err(message),
+        model.evaluate(&parameters, images.clone(), &[0]).map_err(message),
         Err("1 labels do not match 2 images; give one label for each".to_owned()),
     );
     assert_eq!(
-        model
-            .evaluate(&parameters, images.clone(), &[0, 4])
-            .map_err(message),
-        Err(
-            "label 4 of image 1 is out of range; network `tiny` has 4 classes, so labels go from \
+        model.evaluate(&parameters, images.clone(), &[0, 4]).map_err(message),
+        Err("label 4 of image 1 is out of range; network `tiny` has 4 classes, so labels go from \
              0 to 3"
-                .to_owned()
-        ),
+            .to_owned()),
     );
-    let forward = model
-        .forward(conv, images, dropout)
-        .expect("the lengths match");
+    let forward = model.forward(conv, images, dropout).expect("the lengths match");
     let activations = forward.activations.clone();
-    assert!(
-        model
-            .fc_phase(&fc[1..], activations.clone(), &labels, dropout)
-            .is_err()
-    );
+    assert!(model.fc_phase(&fc[1..], activations.clone(), &labels, dropout).is_err());
     assert!(model.backward(forward, activations[1..].to_vec()).is_err());
 }

@@ -45,3 +45,19 @@ impl WallClock {
 fn nanoseconds(span: Duration) -> SimDuration {
     SimDuration::from_nanos(u64::try_from(span.as_nanos()).expect("a run ends within 584 years"))
 }
+
+/// Wall time since it was started, for those who may not read a clock themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// A stopwatch that starts now.
+    pub fn start() -> Self {
+        Stopwatch(Instant::now())
+    }
+
+    /// Time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}

@@ -16,6 +16,7 @@ mod clock;
 mod coordinator;
 mod workers;
 
+pub use clock::Stopwatch;
 pub use coordinator::{Checkpoint, TrainOutcome, TrainSetup, train};
 pub use workers::{Activations, FcPass, NetworkStages, Stages};
 

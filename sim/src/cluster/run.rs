@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow;
 
+use serde::{Deserialize, Serialize};
+
 use super::timing::{Clockwork, Timing, TimingError};
 use super::witness::{RunEnd, Witness};
 use crate::engine::{Engine, EngineError};
@@ -46,7 +48,7 @@ pub struct Learning<'a> {
 }
 
 /// Events that happened elsewhere, to be followed under the virtual clock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Where the strategy stood before the first event; `None` for the very beginning.
     pub from: Option<Progress>,

@@ -14,12 +14,7 @@ fn with_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
 
 /// Loss and gradient when both phases are one recorded graph, never cut at the boundary.
 fn unstaged(case: &Case) -> (f64, Vec<f32>) {
-    let Case {
-        model,
-        parameters,
-        images,
-        labels,
-    } = case;
+    let Case { model, parameters, images, labels } = case;
     let mut dropout = random(3);
     let (conv, fc) = parameters.split_at(model.layout.conv);
     let mut conv_pass = Pass::training(conv, &model.device, &mut dropout);
@@ -27,9 +22,7 @@ fn unstaged(case: &Case) -> (f64, Vec<f32>) {
     let activations = conv_pass.run(&model.conv, input).into_features();
     let mut leaves = conv_pass.into_leaves();
     let mut fc_pass = Pass::training(fc, &model.device, &mut dropout);
-    let output = fc_pass
-        .run(&model.fc, Activation::Features(activations))
-        .into_features();
+    let output = fc_pass.run(&model.fc, Activation::Features(activations)).into_features();
     leaves.extend(fc_pass.into_leaves());
     let scores = Scores::new(into_vec(output.clone().inner()), model.classes);
     let gradient = pull_back(&output, scores.gradient_of_mean(labels), &leaves);
@@ -43,18 +36,8 @@ fn three_stages_give_the_bits_of_one_whole_graph() {
             let case = case(&spec, &device, 5);
             let (loss, gradient) = unstaged(&case);
             let staged = case.gradient();
-            assert_eq!(
-                staged.loss.to_bits(),
-                loss.to_bits(),
-                "{name}, {}",
-                spec.name
-            );
-            assert_eq!(
-                bits(&staged.values),
-                bits(&gradient),
-                "{name}, {}",
-                spec.name
-            );
+            assert_eq!(staged.loss.to_bits(), loss.to_bits(), "{name}, {}", spec.name);
+            assert_eq!(bits(&staged.values), bits(&gradient), "{name}, {}", spec.name);
         }
     }
 }
@@ -62,12 +45,7 @@ fn three_stages_give_the_bits_of_one_whole_graph() {
 #[test]
 fn stages_called_by_hand_from_other_threads_give_the_gradient_of_one_call() {
     let case = case(&tiny(), &flex(), 6);
-    let Case {
-        model,
-        parameters,
-        images,
-        labels,
-    } = &case;
+    let Case { model, parameters, images, labels } = &case;
     let (conv, fc) = parameters.split_at(model.layout().conv);
     let conv_gradient = std::thread::scope(|scope| {
         let forward = scope
@@ -77,24 +55,12 @@ fn stages_called_by_hand_from_other_threads_give_the_gradient_of_one_call() {
             .expect("the lengths match");
         let activations = forward.activations.clone();
         let server = scope.spawn(|| model.fc_phase(fc, activations, labels, &mut random(3)));
-        let result = server
-            .join()
-            .expect("the server lives")
-            .expect("the lengths match");
-        assert_eq!(
-            bits(&result.gradient),
-            bits(&case.gradient().values[conv.len()..])
-        );
+        let result = server.join().expect("the server lives").expect("the lengths match");
+        assert_eq!(bits(&result.gradient), bits(&case.gradient().values[conv.len()..]));
         let worker = scope.spawn(move || model.backward(forward, result.activation_gradient));
-        worker
-            .join()
-            .expect("the worker lives")
-            .expect("the lengths match")
+        worker.join().expect("the worker lives").expect("the lengths match")
     });
-    assert_eq!(
-        bits(&conv_gradient),
-        bits(&case.gradient().values[..conv.len()])
-    );
+    assert_eq!(bits(&conv_gradient), bits(&case.gradient().values[..conv.len()]));
 }
 
 #[test]
@@ -105,16 +71,8 @@ fn repeated_calls_and_any_number_of_threads_give_the_same_bits() {
             let reference = with_threads(1, || case.gradient());
             for threads in [1, 2, 3] {
                 let again = with_threads(threads, || case.gradient());
-                assert_eq!(
-                    again.loss.to_bits(),
-                    reference.loss.to_bits(),
-                    "{name}, {threads}"
-                );
-                assert_eq!(
-                    bits(&again.values),
-                    bits(&reference.values),
-                    "{name}, {threads}"
-                );
+                assert_eq!(again.loss.to_bits(), reference.loss.to_bits(), "{name}, {threads}");
+                assert_eq!(bits(&again.values), bits(&reference.values), "{name}, {threads}");
             }
         }
     }
@@ -126,10 +84,7 @@ fn workers_that_compute_at_the_same_time_do_not_disturb_each_other() {
     let alone = case.gradient();
     let together: Vec<Gradient> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4).map(|_| scope.spawn(|| case.gradient())).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().expect("the worker lives"))
-            .collect()
+        workers.into_iter().map(|worker| worker.join().expect("the worker lives")).collect()
     });
     for gradient in together {
         assert_eq!(bits(&gradient.values), bits(&alone.values));
@@ -143,17 +98,10 @@ fn both_cpu_devices_agree_up_to_rounding() {
         let [flex, ndarray] = [&flex, &ndarray].map(|device| case(&spec, device, 4).gradient());
         // Losses of order 1 from sums of a few hundred terms in single precision.
         assert!((flex.loss - ndarray.loss).abs() < 1e-5, "{}", spec.name);
-        let largest = flex
-            .values
-            .iter()
-            .fold(0.0, |largest: f32, value| largest.max(value.abs()));
+        let largest = flex.values.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
         for (place, (flex, ndarray)) in flex.values.iter().zip(&ndarray.values).enumerate() {
             // Each device is within 2e-5 of the largest slope; see the reference tests.
-            assert!(
-                (flex - ndarray).abs() < 4e-5 * largest,
-                "{}, {place}",
-                spec.name
-            );
+            assert!((flex - ndarray).abs() < 4e-5 * largest, "{}, {place}", spec.name);
         }
     }
 }
@@ -175,14 +123,9 @@ fn gradients_of_shares_weighted_by_their_size_make_up_that_of_the_mini_batch() {
     }
     // Rounding of the scores, which have order 1 and a few hundred terms.
     assert!((loss - whole.loss).abs() < 1e-6, "{loss} {}", whole.loss);
-    let largest = values
-        .iter()
-        .fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     for (place, (sum, value)) in values.iter().zip(&whole.values).enumerate() {
-        assert!(
-            (sum - f64::from(*value)).abs() < 2e-5 * largest,
-            "{place}: {sum} {value}"
-        );
+        assert!((sum - f64::from(*value)).abs() < 2e-5 * largest, "{place}: {sum} {value}");
     }
 }
 
@@ -194,11 +137,7 @@ fn evaluation_gives_the_loss_of_training_where_nothing_is_dropped() {
             .model
             .evaluate(&case.parameters, case.images.clone(), &case.labels)
             .expect("the lengths match");
-        assert_eq!(
-            evaluation.mean_loss().to_bits(),
-            case.gradient().loss.to_bits(),
-            "{name}"
-        );
+        assert_eq!(evaluation.mean_loss().to_bits(), case.gradient().loss.to_bits(), "{name}");
         assert_eq!(evaluation.n_examples, 7);
     }
 }
@@ -207,9 +146,7 @@ fn evaluation_gives_the_loss_of_training_where_nothing_is_dropped() {
 fn evaluation_of_parts_adds_up_to_that_of_the_whole() {
     let case = case(&tiny(), &flex(), 9);
     let evaluate = |images: &[f32], labels: &[u8]| {
-        let result = case
-            .model
-            .evaluate(&case.parameters, images.to_vec(), labels);
+        let result = case.model.evaluate(&case.parameters, images.to_vec(), labels);
         result.expect("the lengths match")
     };
     let whole = evaluate(&case.images, &case.labels);
@@ -217,10 +154,7 @@ fn evaluation_of_parts_adds_up_to_that_of_the_whole() {
     let mut sum = evaluate(&case.images[..cut], &case.labels[..4]);
     sum += evaluate(&case.images[cut..], &case.labels[4..]);
     assert_eq!((sum.n_correct, sum.n_examples), (whole.n_correct, 9));
-    assert!(
-        (sum.loss_sum - whole.loss_sum).abs() < 1e-5,
-        "{sum:?} {whole:?}"
-    );
+    assert!((sum.loss_sum - whole.loss_sum).abs() < 1e-5, "{sum:?} {whole:?}");
     assert!((0.0..=1.0).contains(&whole.accuracy()));
 }
 
@@ -230,8 +164,7 @@ fn dropout_drops_by_its_own_stream_while_training_and_nothing_in_evaluation() {
     let loss = |seed| {
         let images = case.images.clone();
         let gradient =
-            case.model
-                .gradient(&case.parameters, images, &case.labels, &mut random(seed));
+            case.model.gradient(&case.parameters, images, &case.labels, &mut random(seed));
         gradient.expect("the lengths match").loss.to_bits()
     };
     assert_eq!(loss(3), loss(3));
@@ -249,9 +182,7 @@ fn a_network_without_dropout_draws_no_random_number() {
     let case = case(&tiny(), &flex(), 2);
     let (mut used, mut untouched) = (random(9), random(9));
     let images = case.images.clone();
-    let result = case
-        .model
-        .gradient(&case.parameters, images, &case.labels, &mut used);
+    let result = case.model.gradient(&case.parameters, images, &case.labels, &mut used);
     assert!(result.is_ok());
     assert_eq!(used.random::<u64>(), untouched.random::<u64>());
 }
@@ -265,16 +196,9 @@ fn a_step_against_the_gradient_lowers_the_loss() {
             *parameter -= 0.01 * slope;
         }
         let after = case.gradient();
-        let squares: f64 = before
-            .values
-            .iter()
-            .map(|slope| f64::from(*slope).powi(2))
-            .sum();
+        let squares: f64 = before.values.iter().map(|slope| f64::from(*slope).powi(2)).sum();
         // To first order the loss falls by 0.01 · ‖gradient‖²; curvature may take half of it.
-        assert!(
-            after.loss < before.loss - 0.005 * squares,
-            "{name}: {before:?}"
-        );
+        assert!(after.loss < before.loss - 0.005 * squares, "{name}: {before:?}");
     }
 }
 

@@ -22,22 +22,12 @@ impl Batch {
             ActivationShape::Image(shape) => shape,
             ActivationShape::Features(features) => {
                 let channels = u32::try_from(features).expect("a test is small");
-                ImageShape {
-                    channels,
-                    height: 1,
-                    width: 1,
-                }
+                ImageShape { channels, height: 1, width: 1 }
             }
         };
         let [channels, height, width] = [shape.channels, shape.height, shape.width].map(size);
         let values = vec![0.0; images * channels * height * width];
-        Batch {
-            values,
-            images,
-            channels,
-            height,
-            width,
-        }
+        Batch { values, images, channels, height, width }
     }
 
     /// Places `(image, channel, row, column)` in the order of the values.
@@ -45,12 +35,7 @@ impl Batch {
         let [channels, height, width] = [self.channels, self.height, self.width];
         (0..self.values.len()).map(move |place| {
             let (row, column) = (place / width % height, place % width);
-            [
-                place / (width * height * channels),
-                place / (width * height) % channels,
-                row,
-                column,
-            ]
+            [place / (width * height * channels), place / (width * height) % channels, row, column]
         })
     }
 
@@ -125,9 +110,8 @@ fn compute(
             }
             LayerSpec::Pooling(layer) => {
                 let covered = window([row, column], layer.kernel, layer.stride, layer.padding);
-                let seen = covered
-                    .iter()
-                    .map(|&[row, column]| input.at(image, channel, row, column));
+                let seen =
+                    covered.iter().map(|&[row, column]| input.at(image, channel, row, column));
                 match layer.operator {
                     PoolingOperator::Max => seen.flatten().fold(f64::NEG_INFINITY, f64::max),
                     PoolingOperator::Average => {
@@ -156,11 +140,8 @@ fn compute(
                 let inputs = input.values.len() / input.images;
                 let values = &input.values[image * inputs..(image + 1) * inputs];
                 let weights = own[channel..].iter().step_by(outputs);
-                let sum: f64 = values
-                    .iter()
-                    .zip(weights)
-                    .map(|(value, weight)| value * weight)
-                    .sum();
+                let sum: f64 =
+                    values.iter().zip(weights).map(|(value, weight)| value * weight).sum();
                 sum + own[inputs * outputs + channel]
             }
             LayerSpec::Dropout(_) | LayerSpec::SoftmaxCrossEntropy(_) => {
@@ -172,11 +153,7 @@ fn compute(
         LayerSpec::Dropout(layer) => {
             for (kept, value) in output.values.iter_mut().zip(&input.values) {
                 let dropped = dropout.random::<f64>() < layer.probability;
-                *kept = if dropped {
-                    0.0
-                } else {
-                    value / (1.0 - layer.probability)
-                };
+                *kept = if dropped { 0.0 } else { value / (1.0 - layer.probability) };
             }
         }
         _ => output.values = output.places().map(value).collect(),
@@ -185,13 +162,9 @@ fn compute(
 }
 
 fn softmax_cross_entropy(scores: &Batch, labels: &[u8]) -> f64 {
-    let losses = scores
-        .values
-        .chunks(scores.channels)
-        .zip(labels)
-        .map(|(row, &label)| {
-            row.iter().map(|score| score.exp()).sum::<f64>().ln() - row[usize::from(label)]
-        });
+    let losses = scores.values.chunks(scores.channels).zip(labels).map(|(row, &label)| {
+        row.iter().map(|score| score.exp()).sum::<f64>().ln() - row[usize::from(label)]
+    });
     losses.sum::<f64>() / labels.len() as f64
 }
 
@@ -212,24 +185,16 @@ fn assert_agrees_with_reference(spec: &NetworkSpec, name: &str, device: &Device)
         mean_loss(spec, &parameters, &case.images, &case.labels)
     };
     let loss = loss_at(0, 0.0);
-    assert!(
-        (loss - gradient.loss).abs() < 2e-6 * loss.max(1.0),
-        "{name}: {loss} {gradient:?}"
-    );
+    assert!((loss - gradient.loss).abs() < 2e-6 * loss.max(1.0), "{name}: {loss} {gradient:?}");
     let step = 1e-6;
     let slopes: Vec<f64> = (0..parameters.len())
         .map(|place| (loss_at(place, step) - loss_at(place, -step)) / (2.0 * step))
         .collect();
-    let largest = slopes
-        .iter()
-        .fold(0.0, |largest: f64, slope| largest.max(slope.abs()));
+    let largest = slopes.iter().fold(0.0, |largest: f64, slope| largest.max(slope.abs()));
     assert_eq!(gradient.values.len(), slopes.len());
     for (place, (slope, value)) in slopes.iter().zip(&gradient.values).enumerate() {
         let error = (slope - f64::from(*value)).abs();
-        assert!(
-            error < 2e-5 * largest,
-            "{name}, parameter {place}: {slope} but {value}"
-        );
+        assert!(error < 2e-5 * largest, "{name}, parameter {place}: {slope} but {value}");
     }
 }
 
@@ -267,19 +232,14 @@ fn the_average_divides_by_the_window_that_the_padded_border_leaves() {
     );
     let pooled = |spec: &NetworkSpec| {
         let model = Model::new(spec, &flex()).expect("the network is possible");
-        model
-            .forward(&[], vec![1.0; 6], &mut random(1))
-            .expect("the lengths match")
-            .activations
+        model.forward(&[], vec![1.0; 6], &mut random(1)).expect("the lengths match").activations
     };
     let [third, two_ninths, sixth] = [1.0 / 3.0, 2.0 / 9.0, 1.0 / 6.0];
     let expected = [two_ninths, third, third, sixth];
     for (value, expected) in pooled(&spec).iter().zip(expected) {
         assert!((value - expected).abs() < 1e-6, "{value} {expected}");
     }
-    let LayerSpec::Pooling(pooling) = &mut spec.layers[0] else {
-        panic!("the layer is a pooling")
-    };
+    let LayerSpec::Pooling(pooling) = &mut spec.layers[0] else { panic!("the layer is a pooling") };
     pooling.rounding = omnivore_sim::workload::Rounding::Floor;
     let LayerSpec::SoftmaxCrossEntropy(loss) = &mut spec.layers[1] else {
         panic!("the layer is a loss")

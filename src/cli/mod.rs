@@ -1,0 +1,154 @@
+//! The command line: verbs, options, exit codes.
+//!
+//! Data goes to standard output, progress and messages to standard error. A verb returns what it
+//! found or a [`Failure`]; this is the only place where that becomes text and an exit code.
+
+mod calibrate;
+mod evaluate;
+mod failure;
+mod json;
+mod optimize;
+mod progress;
+mod run_folder;
+mod runs;
+mod setup;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use failure::Failure;
+
+/// Plans, predicts and verifies distributed SGD.
+///
+/// Every FILE is an experiment file or a folder that holds `run.toml` or `sweep.toml`.
+///
+/// Exit codes: 0 done (a run that diverged is a result) · 1 internal error · 2 usage · 3 bad input
+/// · 4 an expectation was not met · 5 no feasible configuration · 130 interrupted, state saved.
+#[derive(Debug, Parser)]
+#[command(name = "omnivore", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Write a commented experiment folder to start from.
+    New {
+        /// Folder to be made.
+        name: PathBuf,
+    },
+    /// Check everything that can be checked without running; print the resolved configuration.
+    Check(Common),
+    /// List the devices of this machine and build, and why others are missing.
+    Devices {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure this machine, fit time and convergence; write a calibration.
+    Calibrate(Common),
+    /// Run on the virtual clock with a surrogate loss, or with none for times and staleness.
+    Simulate(Common),
+    /// Run on the virtual clock with real gradients.
+    Emulate(Common),
+    /// Train for real on the wall clock.
+    Train {
+        #[command(flatten)]
+        common: Common,
+        /// Go on from the state in the folder given by `--out`.
+        #[arg(long, requires = "out")]
+        resume: bool,
+    },
+    /// Follow a recorded run's events on the virtual clock; work out versions, staleness and
+    /// parameters afresh and compare them.
+    Replay {
+        /// Folder of a run made by `train`.
+        run: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Choose a configuration in the simulator and verify it for real.
+    Optimize(Common),
+    /// Loss and accuracy of a trained model on a data set.
+    Evaluate {
+        /// Folder of a run made by `train` or `emulate`.
+        run: PathBuf,
+        /// Also write the parameters: `safetensors`.
+        #[arg(long, value_parser = ["safetensors"])]
+        export: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Options of the verbs that read an experiment.
+#[derive(Clone, Debug, Args)]
+struct Common {
+    /// Experiment file or folder.
+    file: PathBuf,
+    /// Replace a key of the file; checked like the file, may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Seed of the run, in place of the file's.
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Options of all verbs that make something.
+#[derive(Clone, Debug, Args)]
+struct Output {
+    /// Folder for the results; without it, a new one under `scratch/`.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Threads that compute at the same time; all cores without it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// No progress and no remarks on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Output {
+    fn n_threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(cores, usize::from)
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = progress::handle_interrupts().and_then(|()| carry_out(arguments.verb));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            failure.exit_code()
+        }
+    }
+}
+
+fn carry_out(verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::New { name } => setup::new(&name),
+        Verb::Check(common) => setup::check(&common),
+        Verb::Devices { json } => setup::devices(json),
+        Verb::Calibrate(common) => calibrate::calibrate(&common),
+        Verb::Simulate(common) => runs::simulate(&common),
+        Verb::Emulate(common) => runs::emulate(&common),
+        Verb::Train { common, resume } => runs::train(&common, resume),
+        Verb::Replay { run, output } => runs::replay(&run, &output),
+        Verb::Optimize(common) => optimize::optimize(&common),
+        Verb::Evaluate { run, export, output } => {
+            evaluate::evaluate(&run, export.as_deref(), &output)
+        }
+    }
+}

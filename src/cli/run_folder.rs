@@ -1,0 +1,159 @@
+//! What a run folder holds, and where it is.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::Output;
+use super::failure::Failure;
+use crate::config::Experiment;
+use crate::data::Dataset;
+use crate::predict::Prediction;
+use crate::report::figure::{Figure, Source, draw};
+use crate::report::html::{Report, ReportFigure};
+use crate::report::runs::{
+    Against, NamedRun, curve_table, loss_figure, machine_table, update_table,
+};
+use crate::report::table::{LongTable, SummaryTable};
+use crate::run::{Kind, Outcome};
+use crate::store::{Manifest, RunFolder, model_bytes};
+
+/// Where results go without `--out`; git ignores it.
+const SCRATCH: &str = "scratch";
+
+/// The folder for the results of a verb: that of `--out`, or a new one.
+pub fn open(output: &Output, verb: &str, name: &str) -> Result<RunFolder, Failure> {
+    Ok(match &output.out {
+        Some(path) => RunFolder::create(path)?,
+        None => RunFolder::create_new(&Path::new(SCRATCH).join(format!("{verb}-{name}")))?,
+    })
+}
+
+/// What a manifest says beside the experiment.
+pub struct Circumstances<'a> {
+    /// The verb.
+    pub verb: &'a str,
+    /// What the numbers are worth.
+    pub kind: Kind,
+    /// Settings of the command line.
+    pub set: &'a [String],
+    /// Wall time that it took.
+    pub elapsed_s: f64,
+    /// The data, where there was any.
+    pub data: Option<&'a Dataset>,
+}
+
+/// Writes manifest and configuration.
+pub fn write_head(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    about: &Circumstances<'_>,
+) -> Result<String, Failure> {
+    let seed = experiment.run.seed.0;
+    let kind = about.kind.to_string();
+    let mut manifest = Manifest::now(about.verb, &kind, seed, about.set, about.elapsed_s);
+    manifest.data = about
+        .data
+        .map(|data| [&data.training, &data.validation, &data.test].map(|part| part.checksum()));
+    let text = toml::to_string_pretty(&manifest).map_err(Failure::internal)?;
+    folder.write("manifest.toml", text.as_bytes())?;
+    let configuration = folder.path().join("experiment");
+    for (path, text) in experiment.bundle(&absolute(&configuration)?) {
+        folder.write(Path::new("experiment").join(path), text.as_bytes())?;
+    }
+    Ok(text)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(Failure::internal)
+}
+
+/// Writes everything about one run: head, tables, figures, report and summary.
+pub fn write_run(
+    folder: &RunFolder,
+    experiment: &Experiment,
+    about: &Circumstances<'_>,
+    outcome: &Outcome,
+    prediction: Option<&Prediction>,
+    summary: &Map<String, Value>,
+) -> Result<(), Failure> {
+    let manifest = write_head(folder, experiment, about)?;
+    let name = format!("g = {}", outcome.trace.groups);
+    let run = NamedRun { name: &name, kind: outcome.kind, trace: &outcome.trace };
+    write_table(folder, "curve", &curve_table(run)?)?;
+    write_table(folder, "updates", &update_table(run)?)?;
+    write_table(folder, "machines", &machine_table(run)?)?;
+    if !outcome.weights.conv.is_empty() || !outcome.weights.fc.is_empty() {
+        let model = model_bytes(&outcome.weights, &outcome.velocity).map_err(Failure::internal)?;
+        folder.write("model.safetensors", &model)?;
+    }
+    let figures = run_figures(&experiment.name, &[run], &prediction.map(|p| ("proxy", p)));
+    let drawn = write_figures(folder, figures)?;
+    let report = Report {
+        title: format!("{} {}", about.verb, experiment.name),
+        kinds: kinds(about.kind, prediction),
+        remarks: vec![],
+        tables: vec![],
+        figures: drawn,
+        manifests: vec![("manifest.toml".to_owned(), manifest)],
+    };
+    folder.write("report.html", report.to_html().as_bytes())?;
+    Ok(folder.write_json("summary.json", summary)?)
+}
+
+fn kinds(kind: Kind, prediction: Option<&Prediction>) -> Vec<Source> {
+    let mut kinds = vec![Source::from(kind)];
+    if prediction.is_some() && kind != Kind::Predicted {
+        kinds.insert(0, Source::Predicted);
+    }
+    kinds
+}
+
+/// The figures of runs and of at most one prediction.
+fn run_figures(
+    title: &str,
+    runs: &[NamedRun<'_>],
+    prediction: &Option<(&str, &Prediction)>,
+) -> Vec<(&'static str, Figure)> {
+    let predictions: Vec<(&str, &Prediction)> = prediction.iter().copied().collect();
+    let with_loss: Vec<NamedRun<'_>> =
+        runs.iter().copied().filter(|run| !run.trace.curve.is_empty()).collect();
+    let loss = |against| loss_figure(title, against, &with_loss, &predictions);
+    let counts = runs
+        .iter()
+        .map(|run| (run.name.to_owned(), Source::from(run.kind), run.trace.staleness().histogram));
+    vec![
+        ("loss-against-updates", loss(Against::Updates)),
+        ("loss-against-time", loss(Against::Time)),
+        ("staleness", Figure::staleness(format!("{title}: staleness"), counts)),
+    ]
+}
+
+/// Writes figures as SVG and PNG under `plots/`; returns them for a report.
+pub fn write_figures(
+    folder: &RunFolder,
+    figures: Vec<(&'static str, Figure)>,
+) -> Result<Vec<ReportFigure>, Failure> {
+    figures
+        .into_iter()
+        .map(|(name, figure)| {
+            let drawn = draw(&figure)?;
+            folder.write(format!("plots/{name}.svg"), drawn.svg.as_bytes())?;
+            folder.write(format!("plots/{name}.png"), &drawn.png)?;
+            Ok(ReportFigure { caption: figure.title, drawn })
+        })
+        .collect()
+}
+
+/// Writes a table as CSV and Parquet.
+pub fn write_table(folder: &RunFolder, name: &str, table: &LongTable) -> Result<(), Failure> {
+    folder.write(format!("{name}.csv"), &table.to_csv()?)?;
+    folder.write(format!("{name}.parquet"), &table.to_parquet()?)?;
+    Ok(())
+}
+
+/// Prints a summary table and where everything is.
+pub fn print_summary(table: &SummaryTable, folder: &RunFolder) {
+    print!("{}", table.to_text());
+    println!("\nresults: {}", folder.path().display());
+}

@@ -1,0 +1,468 @@
+//! Verbs that run a configuration: `simulate`, `emulate`, `train`, `replay`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use omnivore_sim::cluster::{Record, Scenario, Timing};
+use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::objective::{NoisyQuadratic, Objective};
+use omnivore_sim::protocol::Progress;
+use omnivore_sim::trace::Trace;
+use omnivore_sim::units::SimDuration;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::failure::Failure;
+use super::progress::{Bar, Silent, is_interrupted, remark};
+use super::run_folder::{self, Circumstances, print_summary, write_run};
+use super::setup::overrides;
+use super::{Common, Output, json};
+use crate::config::{
+    self, Experiment, Hardware, Loaded, ObjectiveChoice, Overrides, Pacing as PacingChoice,
+    Quadratic, Sweep,
+};
+use crate::optimizer::Goal;
+use crate::predict::{Calibration, Prediction};
+use crate::report::table::{Cell, SummaryTable};
+use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
+use crate::runtime::{Checkpoint, Pacing, Stopwatch};
+use crate::store::{RunFolder, RunState, load_state, read_json, save_state};
+
+/// Share of late cycles above which a paced run does not keep its pace.
+const LATE_SHARE_TO_WARN: f64 = 0.01;
+
+/// `omnivore simulate FILE`.
+pub fn simulate(common: &Common) -> Result<(), Failure> {
+    run_or_sweep("simulate", common, |experiment, _| {
+        let scenario = experiment.run.scenario(timing_of(experiment)?);
+        let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.quiet)?;
+        Ok(Done { outcome, prediction, lab: None })
+    })
+}
+
+fn simulate_one(
+    experiment: &Experiment,
+    scenario: &Scenario,
+    quiet: bool,
+) -> Result<(Outcome, Option<Prediction>), Failure> {
+    let missing = |table: &str| {
+        experiment.refuse(
+            "objective",
+            format!("there is no table `[{table}]`"),
+            format!("add `[{table}]`"),
+        )
+    };
+    match &experiment.objective {
+        None => {
+            remark(quiet, "no `objective` is set: times and staleness only, no loss");
+            Ok((run::simulate(scenario, None, &Silent)?, None))
+        }
+        Some(ObjectiveChoice::Quadratic) => {
+            let of = experiment.quadratic.as_ref().ok_or_else(|| missing("quadratic"))?;
+            on_quadratic(experiment, scenario, of)
+        }
+        Some(ObjectiveChoice::NoisyQuadratic) => {
+            let of =
+                experiment.noisy_quadratic.as_ref().ok_or_else(|| missing("noisy_quadratic"))?;
+            on_quadratic(experiment, scenario, of)
+        }
+        Some(ObjectiveChoice::Calibration(file)) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            let lab = Lab::open(experiment.clone())?;
+            let predictor = calibration.predictor(&lab)?;
+            let prediction = predictor.predict(scenario).map_err(Failure::internal)?;
+            Ok((run::simulate(scenario, None, &Silent)?, Some(prediction)))
+        }
+    }
+}
+
+fn on_quadratic(
+    experiment: &Experiment,
+    scenario: &Scenario,
+    of: &Quadratic,
+) -> Result<(Outcome, Option<Prediction>), Failure> {
+    #[expect(clippy::cast_possible_truncation, reason = "objectives are single precision")]
+    let single = |list: &[f64]| list.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+    let mut objective = NoisyQuadratic::new(
+        single(&of.curvatures),
+        single(&of.noise_variances),
+        single(&of.start),
+        of.floor,
+        experiment.run.seed,
+    )
+    .map_err(|error| experiment.refuse("objective", error.to_string(), String::new()))?;
+    let objective: &mut dyn Objective = &mut objective;
+    Ok((run::simulate(scenario, Some(objective), &Silent)?, None))
+}
+
+/// `omnivore emulate FILE`.
+pub fn emulate(common: &Common) -> Result<(), Failure> {
+    run_or_sweep("emulate", common, |experiment, progress| {
+        let scenario = experiment.run.scenario(timing_of(experiment)?);
+        let lab = Lab::open(experiment.clone())?;
+        let outcome = run::emulate(&lab, &scenario, progress)?;
+        Ok(Done { outcome, prediction: None, lab: Some(lab) })
+    })
+}
+
+/// What one run of a verb came to.
+struct Done {
+    outcome: Outcome,
+    prediction: Option<Prediction>,
+    lab: Option<Lab>,
+}
+
+/// A single run with all its output, or every run of a sweep that is not done yet.
+fn run_or_sweep(
+    verb: &str,
+    common: &Common,
+    work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
+) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
+    match config::load_any(&common.file, &overrides(common))? {
+        Loaded::Run(experiment) => {
+            let folder = run_folder::open(&common.output, verb, &experiment.name)?;
+            let bar = Bar::new(verb, experiment.run.updates, common.output.quiet);
+            let threads = common.output.n_threads();
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .map_err(Failure::internal)?;
+            let done = pool.install(|| work(&experiment, &bar))?;
+            drop(bar);
+            publish(verb, common, &experiment, &done, &folder, watch.elapsed())
+        }
+        Loaded::Sweep(sweep) => sweep_runs(verb, common, &sweep, work),
+    }
+}
+
+fn publish(
+    verb: &str,
+    common: &Common,
+    experiment: &Experiment,
+    done: &Done,
+    folder: &RunFolder,
+    elapsed: Duration,
+) -> Result<(), Failure> {
+    let Done { outcome, prediction, lab } = done;
+    let mut object = json::run(verb, experiment, outcome, prediction.as_ref());
+    let about = Circumstances {
+        verb,
+        kind: outcome.kind,
+        set: &common.set,
+        elapsed_s: elapsed.as_secs_f64(),
+        data: lab.as_ref().map(Lab::data),
+    };
+    write_run(folder, experiment, &about, outcome, prediction.as_ref(), &object)?;
+    if common.output.json {
+        object.insert("out".into(), folder.path().display().to_string().into());
+        json::print(&object);
+    } else {
+        print_summary(&summary(experiment, outcome, prediction.as_ref()), folder);
+    }
+    if outcome.interrupted {
+        return Err(Failure::Interrupted("interrupted; what was done is saved".to_owned()));
+    }
+    Ok(())
+}
+
+fn summary(
+    experiment: &Experiment,
+    outcome: &Outcome,
+    prediction: Option<&Prediction>,
+) -> SummaryTable {
+    let trace = &outcome.trace;
+    let title = format!("{}, seed {}: {}", experiment.name, experiment.run.seed.0, outcome.kind);
+    let mut table = SummaryTable::new(title, ["quantity", "value"]);
+    let mut row = |name: &str, cell: Cell| table.rows.push(vec![Cell::Text(name.to_owned()), cell]);
+    row("updates", Cell::Integer(trace.updates.len() as u64));
+    row("time per update (s)", Cell::optional(trace.time_per_update_s()));
+    row("cycle time (s)", Cell::optional(trace.cycle_time_s()));
+    let staleness = trace.staleness();
+    row("staleness, mean", Cell::number(staleness.mean));
+    row("staleness, sd", Cell::number(staleness.sd));
+    if let Some(point) = trace.curve.last() {
+        row("training loss at the end", Cell::number(point.evaluation.loss));
+        row("validation loss at the end", Cell::optional(point.evaluation.validation_loss));
+        row("accuracy at the end", Cell::optional(point.evaluation.accuracy));
+    }
+    if let Some(prediction) = prediction {
+        let last = prediction.loss.values.len().saturating_sub(1);
+        row("training loss at the end", Cell::optional(prediction.loss.values.last().copied()));
+        row("  90 % interval, low", Cell::optional(prediction.low.get(last).copied()));
+        row("  90 % interval, high", Cell::optional(prediction.high.get(last).copied()));
+    }
+    if let Some(target) = experiment.run.target {
+        let goal = Goal::new(target);
+        let crossing = goal.reached(&trace.curve);
+        row(&format!("updates to {goal}"), Cell::optional(crossing.map(|c| c.updates)));
+        row(&format!("time to {goal} (s)"), Cell::optional(crossing.map(|c| c.time_s)));
+    }
+    if let Some(divergence) = &trace.diverged {
+        let text =
+            format!("update {}, {}: {}", divergence.update, divergence.machine, divergence.reason);
+        row("diverged", Cell::Text(text));
+    }
+    if let Some(late) = outcome.lateness {
+        row("late cycles (%)", Cell::number(100.0 * late.share()));
+    }
+    table
+}
+
+/// Runs of a sweep go into folders of their own; those that have a summary are done.
+fn sweep_runs(
+    verb: &str,
+    common: &Common,
+    sweep: &Sweep,
+    work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
+) -> Result<(), Failure> {
+    let folder = run_folder::open(&common.output, verb, &sweep.name)?;
+    let bar = Bar::new(verb, sweep.runs.len() as u64, common.output.quiet);
+    let results = in_parallel(common.output.n_threads(), &sweep.runs, |run| {
+        let file = format!("runs/{}.json", run.name);
+        let object = match folder.read_json::<Map<String, Value>>(&file, "summary")? {
+            Some(done) => done,
+            None if is_interrupted() => return Ok(None),
+            None => {
+                let done = work(&run.experiment, &Silent)?;
+                if done.outcome.interrupted {
+                    return Ok(None);
+                }
+                let (outcome, prediction) = (&done.outcome, done.prediction.as_ref());
+                let object = json::run(verb, &run.experiment, outcome, prediction);
+                folder.write_json(&file, &object)?;
+                object
+            }
+        };
+        bar.advance();
+        Ok(Some(object))
+    });
+    let results: Result<Vec<Option<Map<String, Value>>>, Failure> = results.into_iter().collect();
+    let results = results?;
+    drop(bar);
+    let done: Vec<Value> = results.into_iter().flatten().map(Value::Object).collect();
+    if done.len() < sweep.runs.len() {
+        let text = format!(
+            "interrupted after {} of {} runs; give the same command with `--out {}` to go on",
+            done.len(),
+            sweep.runs.len(),
+            folder.path().display()
+        );
+        return Err(Failure::Interrupted(text));
+    }
+    print_sweep(verb, common, sweep, done, &folder)
+}
+
+fn print_sweep(
+    verb: &str,
+    common: &Common,
+    sweep: &Sweep,
+    done: Vec<Value>,
+    folder: &RunFolder,
+) -> Result<(), Failure> {
+    let mut table = SummaryTable::new(
+        format!("{}: {} runs", sweep.name, sweep.runs.len()),
+        ["run", "time per update (s)", "staleness, mean", "last loss"],
+    );
+    for (run, object) in sweep.runs.iter().zip(&done) {
+        let float = |value: &Value| Cell::optional(value.as_f64());
+        let last = object["curve"].as_array().and_then(|curve| curve.last());
+        table.rows.push(vec![
+            Cell::Text(run.name.clone()),
+            float(&object["time_per_update_s"]),
+            float(&object["staleness"]["mean"]),
+            last.map_or(Cell::Absent, |point| float(&point["loss"])),
+        ]);
+    }
+    folder.write("summary.txt", table.to_text().as_bytes())?;
+    if common.output.json {
+        let mut object = Map::new();
+        object.insert("schema_version".into(), 1.into());
+        object.insert("verb".into(), verb.into());
+        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        object.insert("runs".into(), done.into());
+        object.insert("out".into(), folder.path().display().to_string().into());
+        json::print(&object);
+    } else {
+        print_summary(&table, folder);
+    }
+    Ok(())
+}
+
+/// When things happen in a run, with this machine's times from the calibration that the
+/// experiment names.
+fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
+    let profile = match (&experiment.hardware, &experiment.objective) {
+        (Hardware::ThisMachine, Some(ObjectiveChoice::Calibration(file))) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            calibration.profile
+        }
+        _ => None,
+    };
+    Ok(timing(experiment, &experiment.run, profile.as_ref())?)
+}
+
+/// What a real run keeps beside its model.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RunRecord {
+    progress: Progress,
+    trace: Trace,
+    records: Vec<Record>,
+}
+
+fn keep_state(folder: &RunFolder, state: Checkpoint) -> Result<(), crate::store::StoreError> {
+    let Checkpoint { progress, weights, velocity, trace, records } = state;
+    let rest = RunRecord { progress, trace, records };
+    save_state(folder, &RunState { weights, velocity, rest })
+}
+
+fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
+    let Some(RunState { weights, velocity, rest }) = load_state::<RunRecord>(folder)? else {
+        return Ok(None);
+    };
+    let RunRecord { progress, trace, records } = rest;
+    Ok(Some(Checkpoint { progress, weights, velocity, trace, records }))
+}
+
+/// `omnivore train FILE`.
+pub fn train(common: &Common, resume: bool) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
+    let experiment = config::load(&common.file, &overrides(common))?;
+    let (timing, pacing) = match experiment.run.pacing {
+        PacingChoice::Hardware => (timing_of(&experiment)?, Pacing::Prescribed),
+        PacingChoice::None => (unpaced(), Pacing::None),
+    };
+    let scenario = experiment.run.scenario(timing);
+    let folder = run_folder::open(&common.output, "train", &experiment.name)?;
+    let state = if resume { Some(state_to_resume(&experiment, &folder)?) } else { None };
+    let lab = Lab::open(experiment.clone())?;
+    let keep = |state: Checkpoint| keep_state(&folder, state).map_err(|error| error.to_string());
+    let bar = Bar::new("train", experiment.run.updates, common.output.quiet).with_keeper(&keep);
+    let outcome = run::execute(&lab, &scenario, pacing, state, &bar)?;
+    drop(bar);
+    if let Some(state) = outcome.state.clone() {
+        keep_state(&folder, state)?;
+    }
+    warn_of_lateness(&outcome, common.output.quiet);
+    let done = Done { outcome, prediction: None, lab: Some(lab) };
+    publish("train", common, &experiment, &done, &folder, watch.elapsed())
+}
+
+/// A run at this machine's own speed asks nobody when things happen.
+fn unpaced() -> Timing {
+    Timing::WholeCycle { mean: SimDuration::ZERO, law: ServiceLaw::Constant }
+}
+
+fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkpoint, Failure> {
+    let state = read_state(folder.path())?.ok_or_else(|| {
+        Failure::input(crate::store::StoreError::Content {
+            path: folder.path().to_owned(),
+            what: "run to resume",
+            reason: "it holds no `state.json`; `--resume` needs the folder of an interrupted run"
+                .to_owned(),
+        })
+    })?;
+    let groups = experiment.run.roster.groups as usize;
+    if state.progress.cycles.len() != groups {
+        let message = format!(
+            "the run in `{}` has {} groups",
+            folder.path().display(),
+            state.progress.cycles.len()
+        );
+        return Err(experiment
+            .refuse("groups", message, "resume with the same groups".into())
+            .into());
+    }
+    Ok(state)
+}
+
+fn warn_of_lateness(outcome: &Outcome, quiet: bool) {
+    if let Some(late) = outcome.lateness.filter(|late| late.share() > LATE_SHARE_TO_WARN) {
+        let text = format!(
+            "warning: {} of {} cycles ({:.1} %) took longer than prescribed; this machine is too slow for this cluster at this pace",
+            late.late_cycles,
+            late.cycles,
+            100.0 * late.share()
+        );
+        remark(quiet, &text);
+    }
+}
+
+/// `omnivore replay RUN`.
+pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
+    let configuration = path.join("experiment");
+    let experiment = config::load(&configuration, &Overrides::default())?;
+    let recorded = read_state(path)?.ok_or_else(|| {
+        Failure::input(crate::store::StoreError::Content {
+            path: path.to_owned(),
+            what: "recorded run",
+            reason: "it holds no `state.json`; `train` writes one".to_owned(),
+        })
+    })?;
+    let scenario = Scenario {
+        updates: recorded.trace.updates.len() as u64,
+        ..experiment.run.scenario(unpaced())
+    };
+    let lab = Lab::open(experiment.clone())?;
+    let folder = run_folder::open(output, "replay", &experiment.name)?;
+    let bar = Bar::new("replay", scenario.updates, output.quiet);
+    // A worker computes with one thread, so its replay does too: bits depend on nothing else.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Failure::internal)?;
+    let outcome = pool.install(|| run::follow(Some(&lab), &scenario, &recorded.records, &bar))?;
+    drop(bar);
+    let same = Sameness::of(&recorded, &outcome);
+    let mut object = json::run("replay", &experiment, &outcome, None);
+    object.insert("replayed".into(), json::value(&same));
+    let about = Circumstances {
+        verb: "replay",
+        kind: Kind::Emulated,
+        set: &[],
+        elapsed_s: watch.elapsed().as_secs_f64(),
+        data: Some(lab.data()),
+    };
+    write_run(&folder, &experiment, &about, &outcome, None, &object)?;
+    if output.json {
+        object.insert("out".into(), folder.path().display().to_string().into());
+        json::print(&object);
+    } else {
+        print_summary(&summary(&experiment, &outcome, None), &folder);
+        println!("{}", same.describe());
+    }
+    if same.versions && same.staleness { Ok(()) } else { Err(Failure::Unmet(same.describe())) }
+}
+
+/// In what a replay equals its run.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Sameness {
+    versions: bool,
+    staleness: bool,
+    parameters: bool,
+}
+
+impl Sameness {
+    fn of(recorded: &Checkpoint, replayed: &Outcome) -> Self {
+        let pairs = |pick: fn(&Trace) -> Vec<u64>| pick(&recorded.trace) == pick(&replayed.trace);
+        let versions = |trace: &Trace| {
+            trace.updates.iter().chain(&trace.fc_updates).map(|r| r.update.written.0).collect()
+        };
+        let staleness = |trace: &Trace| {
+            trace.updates.iter().chain(&trace.fc_updates).map(|r| r.update.staleness.0).collect()
+        };
+        Sameness {
+            versions: pairs(versions),
+            staleness: pairs(staleness),
+            parameters: recorded.weights == replayed.weights,
+        }
+    }
+
+    fn describe(self) -> String {
+        let word = |same: bool| if same { "equal" } else { "DIFFERENT" };
+        format!(
+            "replay against the recorded run: versions {}, staleness {}, parameters {}",
+            word(self.versions),
+            word(self.staleness),
+            if self.parameters { "equal bit for bit" } else { "different" }
+        )
+    }
+}

@@ -1,0 +1,338 @@
+//! The keys that every table may have: their meaning, an example, and what else may be meant.
+
+use super::error::MissingKey;
+
+/// A key of a table.
+pub type KeyInfo = MissingKey;
+
+/// A table of an experiment or hardware file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// How messages speak of it.
+    pub title: &'static str,
+    /// Its keys in the order in which a resolved configuration prints them.
+    pub keys: &'static [KeyInfo],
+}
+
+const fn key(name: &'static str, example: &'static str, meaning: &'static str) -> KeyInfo {
+    KeyInfo { name, meaning, example }
+}
+
+/// The top level of `run.toml`.
+pub const RUN: Section = Section {
+    title: "a run",
+    keys: &[
+        key("network", "\"small-cnn.toml\"", "file of the network, relative to this file"),
+        key(
+            "data",
+            "\"fashion_mnist_subset\"",
+            "or \"fashion_mnist\", { fashion_mnist = \"FOLDER\" }, { cifar10 = \"FOLDER\" }, { images = \"FOLDER\" }",
+        ),
+        key("validation_examples", "1000", "training examples held out to measure quality"),
+        key("device", "\"flex\"", "what computes gradients: \"flex\", \"ndarray\", \"cuda:0\""),
+        key("conv_machines", "4", "N, the machines that compute; or give `machines_per_group`"),
+        key("machines_per_group", "1", "k, so that N = k * groups; or give `conv_machines`"),
+        key("groups", "4", "g, the compute groups; must divide N"),
+        key("fc", "\"merged\"", "or \"replicated\": where the FC layers live"),
+        key("strategy", "\"groups\"", "or \"sync\", \"async\""),
+        key("explicit_momentum", "0.0", "mu in the update rule, between -1 and 1"),
+        key("learning_rate", "0.03", "eta in the update rule, above 0"),
+        key("weight_decay", "0.0", "lambda in the update rule, at least 0"),
+        key("mini_batch", "32", "examples behind one gradient of a group"),
+        key(
+            "start",
+            "\"init\"",
+            "or \"warm\": synchronous updates before the run, see [warm_start]",
+        ),
+        key("updates", "800", "updates after which the run ends"),
+        key("evaluate_every", "5", "updates between two measurements of the loss"),
+        key("evaluation_examples", "256", "fixed training examples on which the loss is measured"),
+        key("divergence_loss", "20.0", "a loss above this ends the run as diverged"),
+        key("target", "{ loss = 0.65 }", "or { validation_loss = x }, { accuracy = x }: the goal"),
+        key("precision", "\"f32\"", "number format of the computation"),
+        key("pacing", "\"none\"", "or \"hardware\": a real run keeps to the hardware file's times"),
+        key("seed", "1", "seed of every random number; or give `--seed N`"),
+        key(
+            "hardware",
+            "\"this_machine\"",
+            "or the file of a cluster; or give `cycle_time_ms` with `service`",
+        ),
+        key("cycle_time_ms", "80.0", "mean length of a group's whole cycle, with `service`"),
+        key(
+            "service",
+            "\"exponential\"",
+            "or \"constant\", { gamma = shape }, { lognormal = cv }, { empirical = \"FILE\" }: how times vary",
+        ),
+        key(
+            "objective",
+            "\"quadratic\"",
+            "or \"noisy_quadratic\", { calibration = \"FILE\" }: the loss of `simulate`",
+        ),
+        key(
+            "warm_start",
+            "{ ... }",
+            "the synchronous updates before a run from `start = \"warm\"`",
+        ),
+        key("quadratic", "{ ... }", "the objective \"quadratic\""),
+        key("noisy_quadratic", "{ ... }", "the objective \"noisy_quadratic\""),
+        key("calibration", "{ ... }", "the runs that `calibrate` measures"),
+        key("search", "{ ... }", "what `optimize` chooses from"),
+    ],
+};
+
+/// `[warm_start]`.
+pub const WARM_START: Section = Section {
+    title: "[warm_start]",
+    keys: &[
+        key("updates", "60", "synchronous updates before the run"),
+        key("learning_rate", "0.03", "eta of these updates, above 0"),
+        key("explicit_momentum", "0.0", "mu of these updates, between -1 and 1"),
+        key("mini_batch", "32", "examples behind each of these updates"),
+        key(
+            "seed",
+            "1",
+            "seed of initial parameters and mini-batches, so that runs share the start",
+        ),
+    ],
+};
+
+/// `[quadratic]`.
+pub const QUADRATIC: Section = Section {
+    title: "[quadratic]",
+    keys: &[
+        key("curvatures", "[1.0, 0.1]", "curvature of each direction, at least 0"),
+        key("start", "[1.0, 1.0]", "starting value of each direction"),
+    ],
+};
+
+/// `[noisy_quadratic]`.
+pub const NOISY_QUADRATIC: Section = Section {
+    title: "[noisy_quadratic]",
+    keys: &[
+        key("curvatures", "[1.0, 0.1]", "curvature of each direction, at least 0"),
+        key("noise_variances", "[1.0, 0.1]", "variance of one example's gradient, at least 0"),
+        key("start", "[1.0, 1.0]", "starting value of each direction"),
+        key("floor", "0.0", "loss at the minimum"),
+    ],
+};
+
+/// `[calibration]`.
+pub const CALIBRATION: Section = Section {
+    title: "[calibration]",
+    keys: &[
+        key(
+            "runs",
+            "[{ explicit_momentum = 0.0, learning_rate = 0.015 }]",
+            "settings of the short synchronous runs",
+        ),
+        key("updates", "400", "updates of each run"),
+        key("seeds", "[100]", "seeds of each run"),
+        key("predictor_seeds", "[1, 2, 3]", "seeds over which the predictor averages"),
+        key("repetitions", "5", "times that each duration is measured"),
+    ],
+};
+
+/// An entry of `calibration.runs`.
+pub const CALIBRATION_RUN: Section = Section {
+    title: "an entry of `calibration.runs`",
+    keys: &[
+        key("explicit_momentum", "0.0", "mu in the update rule, between -1 and 1"),
+        key("learning_rate", "0.015", "eta in the update rule, above 0"),
+    ],
+};
+
+/// `[search]`.
+pub const SEARCH: Section = Section {
+    title: "[search]",
+    keys: &[
+        key("groups", "[1, 2, 4]", "numbers of groups to choose from"),
+        key("explicit_momentum", "[0.0, 0.3, 0.6, 0.9]", "values of mu to choose from"),
+        key("learning_rate", "[0.01, 0.03]", "values of eta to choose from"),
+        key("device", "[\"flex\"]", "devices to choose from"),
+        key("verify", "3", "how many of the best are executed"),
+        key("execute", "\"train\"", "or \"emulate\": how they are executed"),
+        key("baseline_momentum", "0.9", "mu of the sync-only and async-only runs to compare with"),
+    ],
+};
+
+/// `sweep.toml`.
+pub const SWEEP: Section = Section {
+    title: "a sweep",
+    keys: &[
+        key("base", "\"run.toml\"", "file of the run that the grid varies, relative to this file"),
+        key("grid", "{ groups = [1, 2, 4] }", "lists of values, one per key of a run"),
+    ],
+};
+
+/// The top level of a hardware file.
+pub const HARDWARE: Section = Section {
+    title: "a hardware file",
+    keys: &[
+        key("name", "\"cluster\"", "name under which reports speak of it"),
+        key("machine", "[{ ... }]", "kinds of conv machines, each a [[machine]]"),
+        key("fc_server", "{ ... }", "the machine that holds a merged FC phase"),
+        key("network", "{ ... }", "the link of every machine; without it messages cost nothing"),
+        key("update_gbyte_per_s", "4.0", "parameters that the model server updates"),
+    ],
+};
+
+const MACHINE_NAME: KeyInfo = key("name", "\"c4.4xlarge\"", "name of this kind of machine");
+const DEVICES: KeyInfo = key(
+    "devices",
+    "[{ name = \"cpu\", conv_gflop_per_s = 300.0, fc_gflop_per_s = 300.0 }]",
+    "devices that share a machine's examples",
+);
+const OVERHEAD: KeyInfo = key("overhead_us", "0.0", "time that every pass costs whatever its size");
+const MACHINE_SERVICE: KeyInfo =
+    key("service", "{ lognormal = 0.1 }", "how the machine's times vary");
+const PRICE: KeyInfo = key("price_usd_per_hour", "0.68", "price of one such machine");
+
+/// `[[machine]]` of a hardware file.
+pub const MACHINE: Section = Section {
+    title: "[[machine]]",
+    keys: &[
+        MACHINE_NAME,
+        key("count", "8", "how many such machines there are"),
+        DEVICES,
+        OVERHEAD,
+        MACHINE_SERVICE,
+        PRICE,
+    ],
+};
+
+/// `[fc_server]` of a hardware file.
+pub const FC_SERVER: Section = Section {
+    title: "[fc_server]",
+    keys: &[MACHINE_NAME, DEVICES, OVERHEAD, MACHINE_SERVICE, PRICE],
+};
+
+/// `[network]` of a hardware file.
+pub const LINK: Section = Section {
+    title: "[network]",
+    keys: &[
+        key("latency_us", "100.0", "time before the first byte arrives"),
+        key("bandwidth_gbit_per_s", "1.0", "rate at which the bytes follow"),
+    ],
+};
+
+/// An entry of `devices` of a hardware file.
+pub const DEVICE: Section = Section {
+    title: "an entry of `devices`",
+    keys: &[
+        key("name", "\"cpu\"", "name of the device"),
+        key("conv_gflop_per_s", "300.0", "rate that it achieves in the conv phase"),
+        key("fc_gflop_per_s", "300.0", "rate that it achieves in the FC phase"),
+    ],
+};
+
+/// Units with which a key may end, the longest first where one ends in another.
+const UNITS: &[&str] = &[
+    "_gbyte_per_s",
+    "_mbyte_per_s",
+    "_gbit_per_s",
+    "_mbit_per_s",
+    "_tflop_per_s",
+    "_gflop_per_s",
+    "_mflop_per_s",
+    "_usd_per_hour",
+    "_eur_per_hour",
+    "_gbps",
+    "_mbps",
+    "_tflops",
+    "_gflops",
+    "_mflops",
+    "_ns",
+    "_us",
+    "_ms",
+    "_s",
+];
+
+/// Words of other systems for keys of a run.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("batch", "mini_batch"),
+    ("batch_size", "mini_batch"),
+    ("momentum", "explicit_momentum"),
+    ("mu", "explicit_momentum"),
+    ("lr", "learning_rate"),
+    ("eta", "learning_rate"),
+    ("machines", "conv_machines"),
+    ("workers", "conv_machines"),
+    ("nodes", "conv_machines"),
+    ("group_size", "machines_per_group"),
+    ("iterations", "updates"),
+    ("steps", "updates"),
+    ("dataset", "data"),
+    ("model", "network"),
+    ("dtype", "precision"),
+    ("service_time", "service"),
+    ("cluster", "hardware"),
+];
+
+fn split_unit(key: &str) -> (&str, &str) {
+    let unit = UNITS.iter().find(|unit| key.len() > unit.len() && key.ends_with(**unit));
+    key.split_at(key.len() - unit.map_or(0, |unit| unit.len()))
+}
+
+/// What a key that a section does not have may be meant to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Meant {
+    /// This key, which states its unit.
+    WithUnit(&'static str),
+    /// This key, in its own unit.
+    InUnit(&'static str),
+    /// This key, as advised in a sentence.
+    Key(&'static str, String),
+    /// No key of the section; what can be said instead.
+    Advice(String),
+}
+
+impl Section {
+    pub(super) fn key(&self, name: &str) -> Option<&'static KeyInfo> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// What an unknown key may be meant to be.
+    pub(super) fn meant(&self, unknown: &str) -> Meant {
+        let (stem, unit) = split_unit(unknown);
+        for key in self.keys.iter().map(|key| key.name) {
+            let (its_stem, its_unit) = split_unit(key);
+            if its_stem == stem && !its_unit.is_empty() {
+                return if unit.is_empty() { Meant::WithUnit(key) } else { Meant::InUnit(key) };
+            }
+        }
+        let names = || self.keys.iter().map(|key| key.name);
+        let other = OTHER_WORDS.iter().find(|(word, _)| *word == unknown).map(|(_, key)| *key);
+        if let Some(name) = other.filter(|name| self.key(name).is_some()) {
+            return Meant::Key(name, format!("write `{name}`"));
+        }
+        if let Some(name) = nearest(unknown, names()) {
+            return Meant::Key(name, format!("did you mean `{name}`?"));
+        }
+        let elsewhere =
+            [RUN, WARM_START, CALIBRATION, SEARCH, NOISY_QUADRATIC, MACHINE, LINK, DEVICE];
+        Meant::Advice(match elsewhere.iter().find(|section| section.key(unknown).is_some()) {
+            Some(section) => format!("`{unknown}` is a key of {}", section.title),
+            None => format!("possible keys are {}", names().collect::<Vec<_>>().join(", ")),
+        })
+    }
+}
+
+/// The candidate that looks most like what was written, if any does.
+pub(super) fn nearest<'a>(
+    written: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // Enough for two slips in a short word, and for a missing or additional part of a long one.
+    const LEAST_LIKENESS: f64 = 0.7;
+    // Comparing costs the product of the lengths, and no key is this long.
+    const LONGEST: usize = 64;
+    if written.len() > LONGEST {
+        return None;
+    }
+    let likeness = |candidate| strsim::normalized_damerau_levenshtein(written, candidate);
+    candidates
+        .map(|candidate| (likeness(candidate), candidate))
+        .filter(|(likeness, _)| *likeness >= LEAST_LIKENESS)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}

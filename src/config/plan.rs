@@ -1,0 +1,262 @@
+//! What verbs do around a run: the objective of `simulate`, the runs of `calibrate`, the choices
+//! of `optimize`.
+
+use omnivore_sim::objective::NoisyQuadratic;
+use omnivore_sim::rng::Seed;
+
+use super::error::Problem;
+use super::files::{Context, FilePath};
+use super::keys;
+use super::reader::{Bound, Field, Reader};
+use super::run::{MOST_MACHINES, missing_table};
+use super::tree::Value;
+
+/// Most updates of a calibration run.
+const MOST_UPDATES: u64 = 1_000_000_000;
+
+/// The loss of a simulated run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ObjectiveChoice {
+    /// The table `[quadratic]`.
+    Quadratic,
+    /// The table `[noisy_quadratic]`.
+    NoisyQuadratic,
+    /// A predictor fitted by `calibrate`; the file is not opened here.
+    Calibration(FilePath),
+}
+
+/// A quadratic along independent directions; see `omnivore_sim::objective::NoisyQuadratic`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quadratic {
+    /// Curvature of each direction.
+    pub curvatures: Vec<f64>,
+    /// Variance of one example's gradient noise in each direction; zeros without noise.
+    pub noise_variances: Vec<f64>,
+    /// Starting value of each direction.
+    pub start: Vec<f64>,
+    /// Loss at the minimum; 0 without noise.
+    pub floor: f64,
+}
+
+impl Quadratic {
+    /// The objective with the luck of a seed.
+    #[expect(clippy::cast_possible_truncation, reason = "the values were checked after rounding")]
+    pub fn objective(&self, seed: Seed) -> NoisyQuadratic {
+        let single = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
+        let Quadratic { curvatures, noise_variances, start, floor } = self;
+        let (curvatures, noise_variances) = (single(curvatures), single(noise_variances));
+        NoisyQuadratic::new(curvatures, noise_variances, single(start), *floor, seed)
+            .expect("lengths and values were checked when the lists were read")
+    }
+}
+
+/// The runs that a calibration measures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// Settings of the short synchronous runs.
+    pub runs: Vec<CalibrationRun>,
+    /// Updates of each.
+    pub updates: u64,
+    /// Seeds of each.
+    pub seeds: Vec<u64>,
+    /// Seeds over which the predictor averages.
+    pub predictor_seeds: Vec<u64>,
+    /// Times that each duration is measured.
+    pub repetitions: u32,
+}
+
+/// Settings of one short run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CalibrationRun {
+    /// μ in (−1, 1).
+    pub explicit_momentum: f64,
+    /// η above 0.
+    pub learning_rate: f64,
+}
+
+/// What an optimizer chooses from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Search {
+    /// Numbers of groups.
+    pub groups: Vec<u32>,
+    /// Values of μ.
+    pub explicit_momentum: Vec<f64>,
+    /// Values of η.
+    pub learning_rate: Vec<f64>,
+    /// Devices; where there are none, that of the run.
+    pub device: Option<Vec<String>>,
+    /// How many of the best are executed.
+    pub verify: u32,
+    /// How they are executed.
+    pub execute: Execute,
+    /// μ of the sync-only and async-only runs to compare with.
+    pub baseline_momentum: f64,
+}
+
+/// How a chosen configuration is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execute {
+    /// On the wall clock.
+    Train,
+    /// With real gradients on the virtual clock.
+    Emulate,
+}
+
+/// The tables of an experiment beside its run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    pub(super) objective: Option<ObjectiveChoice>,
+    pub(super) quadratic: Option<Quadratic>,
+    pub(super) noisy_quadratic: Option<Quadratic>,
+    pub(super) calibration: Option<Calibration>,
+    pub(super) search: Option<Search>,
+}
+
+/// Reads all of them.
+pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Plan {
+    let table = |key| reader.optional(key);
+    Plan {
+        objective: read_objective(reader, context),
+        quadratic: table("quadratic").and_then(|field| read_quadratic(&field)),
+        noisy_quadratic: table("noisy_quadratic").and_then(|field| read_noisy_quadratic(&field)),
+        calibration: table("calibration").and_then(|field| read_calibration(&field)),
+        search: table("search").and_then(|field| read_search(&field)),
+    }
+}
+
+fn read_objective(reader: &Reader<'_>, context: &Context<'_>) -> Option<ObjectiveChoice> {
+    let field = reader.optional("objective")?;
+    if let Value::Table(_) = field.node.value {
+        let calibration = field.only_entry(&["calibration"])?;
+        return context.path(&calibration).map(ObjectiveChoice::Calibration);
+    }
+    let (choice, key, section) = field.choice(&[
+        ("quadratic", (ObjectiveKind::Plain, "quadratic", &keys::QUADRATIC)),
+        ("noisy_quadratic", (ObjectiveKind::Noisy, "noisy_quadratic", &keys::NOISY_QUADRATIC)),
+    ])?;
+    if reader.optional(key).is_none() {
+        return missing_table(reader.mistakes, &field.node.place, section);
+    }
+    Some(match choice {
+        ObjectiveKind::Plain => ObjectiveChoice::Quadratic,
+        ObjectiveKind::Noisy => ObjectiveChoice::NoisyQuadratic,
+    })
+}
+
+#[derive(Clone, Copy)]
+enum ObjectiveKind {
+    Plain,
+    Noisy,
+}
+
+fn numbers(reader: &Reader<'_>, key: &'static str, bound: Bound) -> Option<Vec<f64>> {
+    reader.required(key)?.list("numbers", |item| item.number(bound))
+}
+
+fn read_quadratic(field: &Field<'_>) -> Option<Quadratic> {
+    let reader = field.table(&keys::QUADRATIC)?;
+    let curvatures = numbers(&reader, "curvatures", Bound::NotNegative);
+    let start = numbers(&reader, "start", Bound::Finite);
+    let same = same_length(&reader, "start", start.as_ref(), curvatures.as_ref());
+    reader.close();
+    let curvatures = curvatures?;
+    same?;
+    let noise_variances = vec![0.0; curvatures.len()];
+    Some(Quadratic { curvatures, noise_variances, start: start?, floor: 0.0 })
+}
+
+fn read_noisy_quadratic(field: &Field<'_>) -> Option<Quadratic> {
+    let reader = field.table(&keys::NOISY_QUADRATIC)?;
+    let curvatures = numbers(&reader, "curvatures", Bound::NotNegative);
+    let noise_variances = numbers(&reader, "noise_variances", Bound::NotNegative);
+    let start = numbers(&reader, "start", Bound::Finite);
+    let floor = reader.required("floor").and_then(|field| field.number(Bound::Finite));
+    let noise =
+        same_length(&reader, "noise_variances", noise_variances.as_ref(), curvatures.as_ref());
+    let starts = same_length(&reader, "start", start.as_ref(), curvatures.as_ref());
+    reader.close();
+    noise.and(starts)?;
+    Some(Quadratic {
+        curvatures: curvatures?,
+        noise_variances: noise_variances?,
+        start: start?,
+        floor: floor?,
+    })
+}
+
+/// Reports a list that does not have an entry per curvature.
+fn same_length(
+    reader: &Reader<'_>,
+    key: &'static str,
+    list: Option<&Vec<f64>>,
+    curvatures: Option<&Vec<f64>>,
+) -> Option<()> {
+    let (found, expected) = (list?.len(), curvatures?.len());
+    if found == expected {
+        return Some(());
+    }
+    let (key, other) = (reader.optional(key)?, reader.name("curvatures"));
+    key.refuse(Problem::Lengths { key: key.name.clone(), found, other, expected })
+}
+
+fn read_calibration(field: &Field<'_>) -> Option<Calibration> {
+    let reader = field.table(&keys::CALIBRATION)?;
+    let runs = reader.required("runs").and_then(|field| field.set("tables", read_calibration_run));
+    let updates = reader.required("updates").and_then(|field| field.whole(1..=MOST_UPDATES));
+    let seeds = |key| {
+        let field: Field<'_> = reader.required(key)?;
+        field.set("seeds", |item| item.whole(0..=i64::MAX.unsigned_abs()))
+    };
+    let (own_seeds, predictor_seeds) = (seeds("seeds"), seeds("predictor_seeds"));
+    let repetitions = reader.required("repetitions").and_then(|field| field.count(1..=1_000_000));
+    reader.close();
+    Some(Calibration {
+        runs: runs?,
+        updates: updates?,
+        seeds: own_seeds?,
+        predictor_seeds: predictor_seeds?,
+        repetitions: repetitions?,
+    })
+}
+
+fn read_calibration_run(field: &Field<'_>) -> Option<CalibrationRun> {
+    let reader = field.table(&keys::CALIBRATION_RUN)?;
+    let momentum = reader.required("explicit_momentum");
+    let explicit_momentum = momentum.and_then(|field| field.number(Bound::Momentum));
+    let rate = reader.required("learning_rate");
+    let learning_rate = rate.and_then(|field| field.number(Bound::Positive));
+    reader.close();
+    Some(CalibrationRun { explicit_momentum: explicit_momentum?, learning_rate: learning_rate? })
+}
+
+fn read_search(field: &Field<'_>) -> Option<Search> {
+    let reader = field.table(&keys::SEARCH)?;
+    let groups = reader
+        .required("groups")
+        .and_then(|field| field.set("whole numbers", |item| item.count(1..=MOST_MACHINES)));
+    let numbers = |key, bound| {
+        let field: Field<'_> = reader.required(key)?;
+        field.set("numbers", |item| item.number(bound))
+    };
+    let explicit_momentum = numbers("explicit_momentum", Bound::Momentum);
+    let learning_rate = numbers("learning_rate", Bound::Positive);
+    let device = match reader.optional("device") {
+        Some(field) => field.set("texts", |item| item.text().map(str::to_owned)).map(Some),
+        None => Some(None),
+    };
+    let verify = reader.required("verify").and_then(|field| field.count(1..=1000));
+    let ways = [("train", Execute::Train), ("emulate", Execute::Emulate)];
+    let execute = reader.required("execute").and_then(|field| field.choice(&ways));
+    let baseline = reader.required("baseline_momentum");
+    let baseline_momentum = baseline.and_then(|field| field.number(Bound::Momentum));
+    reader.close();
+    Some(Search {
+        groups: groups?,
+        explicit_momentum: explicit_momentum?,
+        learning_rate: learning_rate?,
+        device: device?,
+        verify: verify?,
+        execute: execute?,
+        baseline_momentum: baseline_momentum?,
+    })
+}

@@ -1,0 +1,352 @@
+//! A resolved configuration as text: every key as it holds, in a fixed order.
+
+use std::path::{Path, PathBuf};
+
+use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::protocol::{FcPlacement, StrategyName};
+
+use super::experiment::Experiment;
+use super::files::{FilePath, Input};
+use super::plan::{Calibration, Execute, ObjectiveChoice, Quadratic, Search};
+use super::run::{
+    DataChoice, MachineCount, Pacing, Precision, RunConfig, Start, Target, TimingChoice, WarmStart,
+};
+use super::service::Service;
+
+/// How a rendering names files.
+#[derive(Clone, Copy)]
+enum Naming<'a> {
+    /// As the experiment does.
+    Written,
+    /// As seen from a folder that holds copies of network and hardware.
+    Bundled(&'a Path),
+}
+
+impl Naming<'_> {
+    fn path(self, path: &FilePath) -> String {
+        match self {
+            Naming::Written => path.written().to_owned(),
+            Naming::Bundled(folder) => path.seen_from(folder),
+        }
+    }
+
+    fn copied(self, path: &FilePath, copy: &str) -> String {
+        match self {
+            Naming::Written => path.written().to_owned(),
+            Naming::Bundled(_) => copy.to_owned(),
+        }
+    }
+}
+
+impl Experiment {
+    /// The resolved configuration, paths relative to the folder of the experiment.
+    ///
+    /// Only one of `conv_machines` and `machines_per_group` is in it, as in the file.
+    pub fn resolved(&self) -> toml::Table {
+        resolved(self, Naming::Written)
+    }
+
+    /// The resolved configuration as a file: read again from the folder of the experiment, it
+    /// gives the same experiment.
+    pub fn to_toml(&self) -> String {
+        print(self.resolved())
+    }
+
+    /// The resolved configuration for the JSON output: that of [`Experiment::resolved`] with both
+    /// `conv_machines` and `machines_per_group`.
+    pub fn resolved_json(&self) -> serde_json::Value {
+        let mut table = self.resolved();
+        let roster = self.run.roster;
+        table.insert("conv_machines".to_owned(), roster.conv_machines.into());
+        table.insert("machines_per_group".to_owned(), roster.machines_per_group().into());
+        json(toml::Value::Table(table))
+    }
+
+    /// The files to keep beside a result in `folder`, so that the run can be read again from there
+    /// whatever becomes of the files that it was read from.
+    ///
+    /// They are `run.toml`, `network.toml` and, where there is one, `hardware.toml`; measured
+    /// service times are written into them. Data and calibrations stay where they are and are
+    /// named from the folder.
+    pub fn bundle(&self, folder: &Path) -> Vec<(PathBuf, String)> {
+        let run = print(resolved(self, Naming::Bundled(folder)));
+        let copies = self
+            .inputs
+            .iter()
+            .map(|input| (PathBuf::from(format!("{}.toml", input.key)), input.with_inlined()));
+        std::iter::once((PathBuf::from("run.toml"), run)).chain(copies).collect()
+    }
+}
+
+impl Input {
+    fn with_inlined(&self) -> String {
+        let mut text = self.text.clone();
+        let mut inlined: Vec<_> = self.inlined.iter().collect();
+        inlined.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+        for (span, list) in inlined {
+            text.replace_range(span.clone(), list);
+        }
+        text
+    }
+}
+
+fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
+    let mut table = toml::Table::new();
+    write_run(&mut table, &experiment.run, naming);
+    let Experiment { objective, quadratic, noisy_quadratic, calibration, search, .. } = experiment;
+    let mut put = |key: &str, value: Option<toml::Value>| {
+        if let Some(value) = value {
+            table.insert(key.to_owned(), value);
+        }
+    };
+    put("objective", objective.as_ref().map(|objective| write_objective(objective, naming)));
+    put("warm_start", experiment.run.warm_start.as_ref().map(write_warm_start));
+    put("quadratic", quadratic.as_ref().map(write_quadratic));
+    put("noisy_quadratic", noisy_quadratic.as_ref().map(write_noisy_quadratic));
+    put("calibration", calibration.as_ref().map(write_calibration));
+    put("search", search.as_ref().map(write_search));
+    table
+}
+
+/// A table that is filled in the order of the calls.
+#[derive(Default)]
+struct Writer(toml::Table);
+
+impl Writer {
+    fn with(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+
+    fn value(self) -> toml::Value {
+        toml::Value::Table(self.0)
+    }
+}
+
+/// `{ key = value }`.
+fn only(key: &str, value: impl Into<toml::Value>) -> toml::Value {
+    Writer::default().with(key, value).value()
+}
+
+fn list<T: Clone + Into<toml::Value>>(values: &[T]) -> toml::Value {
+    toml::Value::Array(values.iter().cloned().map(Into::into).collect())
+}
+
+/// Counts and seeds are read from whole numbers of 63 bits.
+fn whole(value: u64) -> toml::Value {
+    toml::Value::Integer(i64::try_from(value).expect("whole numbers were read from 63 bits"))
+}
+
+fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
+    let (count_key, machines) = match run.machines {
+        MachineCount::ConvMachines(machines) => ("conv_machines", machines),
+        MachineCount::PerGroup(machines) => ("machines_per_group", machines),
+    };
+    let writer = Writer::default()
+        .with("network", naming.copied(&run.network, "network.toml"))
+        .with("data", write_data(&run.data, naming))
+        .with("validation_examples", run.validation_examples)
+        .with("device", run.device.as_str())
+        .with(count_key, machines)
+        .with("groups", run.roster.groups)
+        .with("fc", fc_word(run.roster.fc))
+        .with("strategy", strategy_word(run.strategy))
+        .with("explicit_momentum", run.explicit_momentum)
+        .with("learning_rate", run.learning_rate)
+        .with("weight_decay", run.weight_decay)
+        .with("mini_batch", run.roster.mini_batch)
+        .with(
+            "start",
+            match run.start {
+                Start::Init => "init",
+                Start::Warm => "warm",
+            },
+        )
+        .with("updates", whole(run.updates))
+        .with("evaluate_every", whole(run.evaluate_every))
+        .with("evaluation_examples", run.evaluation_examples)
+        .with("divergence_loss", run.divergence_loss);
+    let writer = match run.target {
+        Some(target) => writer.with("target", write_target(target)),
+        None => writer,
+    };
+    let writer = writer
+        .with(
+            "precision",
+            match run.precision {
+                Precision::F32 => "f32",
+            },
+        )
+        .with(
+            "pacing",
+            match run.pacing {
+                Pacing::None => "none",
+                Pacing::Hardware => "hardware",
+            },
+        )
+        .with("seed", whole(run.seed.0));
+    let writer = match &run.timing {
+        TimingChoice::HardwareFile(path) => {
+            writer.with("hardware", naming.copied(path, "hardware.toml"))
+        }
+        TimingChoice::ThisMachine => writer.with("hardware", "this_machine"),
+        TimingChoice::WholeCycle { cycle_time_ms } => writer.with("cycle_time_ms", *cycle_time_ms),
+    };
+    let writer = match &run.service {
+        Some(service) => writer.with("service", write_service(service, naming)),
+        None => writer,
+    };
+    table.extend(writer.0);
+}
+
+fn fc_word(fc: FcPlacement) -> &'static str {
+    match fc {
+        FcPlacement::Merged => "merged",
+        FcPlacement::Replicated => "replicated",
+    }
+}
+
+fn strategy_word(strategy: StrategyName) -> &'static str {
+    match strategy {
+        StrategyName::Sync => "sync",
+        StrategyName::Groups => "groups",
+        StrategyName::Async => "async",
+    }
+}
+
+fn write_data(data: &DataChoice, naming: Naming<'_>) -> toml::Value {
+    match data {
+        DataChoice::FashionMnistSubset => "fashion_mnist_subset".into(),
+        DataChoice::FashionMnist(None) => "fashion_mnist".into(),
+        DataChoice::FashionMnist(Some(folder)) => only("fashion_mnist", naming.path(folder)),
+        DataChoice::Cifar10(folder) => only("cifar10", naming.path(folder)),
+        DataChoice::Images(folder) => only("images", naming.path(folder)),
+    }
+}
+
+fn write_target(target: Target) -> toml::Value {
+    match target {
+        Target::Loss(loss) => only("loss", loss),
+        Target::ValidationLoss(loss) => only("validation_loss", loss),
+        Target::Accuracy(accuracy) => only("accuracy", accuracy),
+    }
+}
+
+fn write_service(service: &Service, naming: Naming<'_>) -> toml::Value {
+    match (&service.law, &service.file, naming) {
+        (ServiceLaw::Constant, ..) => "constant".into(),
+        (ServiceLaw::Exponential, ..) => "exponential".into(),
+        (ServiceLaw::Gamma(shape), ..) => only("gamma", *shape),
+        (ServiceLaw::Lognormal(cv), ..) => only("lognormal", *cv),
+        (ServiceLaw::Empirical(_), Some(file), Naming::Written) => {
+            only("empirical", naming.path(file))
+        }
+        (ServiceLaw::Empirical(samples), ..) => only("empirical", list(samples)),
+    }
+}
+
+fn write_objective(objective: &ObjectiveChoice, naming: Naming<'_>) -> toml::Value {
+    match objective {
+        ObjectiveChoice::Quadratic => "quadratic".into(),
+        ObjectiveChoice::NoisyQuadratic => "noisy_quadratic".into(),
+        ObjectiveChoice::Calibration(path) => only("calibration", naming.path(path)),
+    }
+}
+
+fn write_warm_start(start: &WarmStart) -> toml::Value {
+    Writer::default()
+        .with("updates", whole(start.updates))
+        .with("learning_rate", start.learning_rate)
+        .with("explicit_momentum", start.explicit_momentum)
+        .with("mini_batch", start.mini_batch)
+        .with("seed", whole(start.seed.0))
+        .value()
+}
+
+fn write_quadratic(quadratic: &Quadratic) -> toml::Value {
+    Writer::default()
+        .with("curvatures", list(&quadratic.curvatures))
+        .with("start", list(&quadratic.start))
+        .value()
+}
+
+fn write_noisy_quadratic(quadratic: &Quadratic) -> toml::Value {
+    Writer::default()
+        .with("curvatures", list(&quadratic.curvatures))
+        .with("noise_variances", list(&quadratic.noise_variances))
+        .with("start", list(&quadratic.start))
+        .with("floor", quadratic.floor)
+        .value()
+}
+
+fn write_calibration(calibration: &Calibration) -> toml::Value {
+    let runs = calibration.runs.iter().map(|run| {
+        Writer::default()
+            .with("explicit_momentum", run.explicit_momentum)
+            .with("learning_rate", run.learning_rate)
+            .value()
+    });
+    let seeds = |seeds: &[u64]| list(&seeds.iter().copied().map(whole).collect::<Vec<_>>());
+    Writer::default()
+        .with("runs", runs.collect::<Vec<_>>())
+        .with("updates", whole(calibration.updates))
+        .with("seeds", seeds(&calibration.seeds))
+        .with("predictor_seeds", seeds(&calibration.predictor_seeds))
+        .with("repetitions", calibration.repetitions)
+        .value()
+}
+
+fn write_search(search: &Search) -> toml::Value {
+    let writer = Writer::default()
+        .with("groups", list(&search.groups))
+        .with("explicit_momentum", list(&search.explicit_momentum))
+        .with("learning_rate", list(&search.learning_rate));
+    let writer = match &search.device {
+        Some(devices) => writer.with("device", list(devices)),
+        None => writer,
+    };
+    writer
+        .with("verify", search.verify)
+        .with(
+            "execute",
+            match search.execute {
+                Execute::Train => "train",
+                Execute::Emulate => "emulate",
+            },
+        )
+        .with("baseline_momentum", search.baseline_momentum)
+        .value()
+}
+
+/// Tables that stand as sections; every other table is written in one line.
+const SECTIONS: &[&str] = &["warm_start", "quadratic", "noisy_quadratic", "calibration", "search"];
+
+fn print(table: toml::Table) -> String {
+    let (mut lines, mut sections) = (String::new(), String::new());
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(section) if SECTIONS.contains(&key.as_str()) => {
+                sections.push_str(&format!("\n[{key}]\n"));
+                for (key, value) in section {
+                    sections.push_str(&format!("{key} = {value}\n"));
+                }
+            }
+            value => lines.push_str(&format!("{key} = {value}\n")),
+        }
+    }
+    lines + &sections
+}
+
+fn json(value: toml::Value) -> serde_json::Value {
+    match value {
+        toml::Value::String(text) => text.into(),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Float(number) => number.into(),
+        toml::Value::Boolean(value) => value.into(),
+        toml::Value::Datetime(date) => date.to_string().into(),
+        toml::Value::Array(items) => items.into_iter().map(json).collect(),
+        toml::Value::Table(table) => {
+            table.into_iter().map(|(key, value)| (key, json(value))).collect()
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! The settings of one run: the top level of an experiment file.
+
+use omnivore_sim::protocol::{FcPlacement, ProtocolError, Roster, StrategyName, UpdateRule};
+use omnivore_sim::rng::Seed;
+
+use super::error::{Mistake, Problem};
+use super::files::{Context, FilePath};
+use super::keys::{self, Section};
+use super::reader::{Bound, Field, Mistakes, Reader};
+use super::service::Service;
+use super::source::Place;
+use super::tree::Value;
+
+/// Most machines of a run: far above any cluster, and low enough to hold one entry for each.
+pub(super) const MOST_MACHINES: u32 = 1 << 16;
+/// Most examples of a mini-batch: single precision counts them exactly.
+const MOST_EXAMPLES: u32 = 1 << 24;
+/// Most updates of a run: each has its own page in every stream of random numbers.
+const MOST_UPDATES: u64 = 1_000_000_000;
+/// Longest mean cycle: a day.
+const LONGEST_CYCLE_MS: f64 = 86_400_000.0;
+/// Longest mean length of a run, a thirtieth of the time that the virtual clock can show.
+const LONGEST_RUN_S: f64 = 5e8;
+/// TOML's whole numbers end here.
+const LARGEST_SEED: u64 = i64::MAX as u64;
+
+/// Everything that fixes a run, each value as the file or the command line gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunConfig {
+    /// File of the network.
+    pub network: FilePath,
+    /// Where the examples come from.
+    pub data: DataChoice,
+    /// Training examples held out.
+    pub validation_examples: u32,
+    /// Name of the device that computes gradients.
+    pub device: String,
+    /// What fixes the number of machines when the number of groups varies.
+    pub machines: MachineCount,
+    /// Machines, groups, place of the FC layers and mini-batch, found possible.
+    pub roster: Roster,
+    /// How the groups synchronise.
+    pub strategy: StrategyName,
+    /// μ in (−1, 1).
+    pub explicit_momentum: f64,
+    /// η above 0.
+    pub learning_rate: f64,
+    /// λ of at least 0.
+    pub weight_decay: f64,
+    /// Where a run begins.
+    pub start: Start,
+    /// The updates before a warm start; present when `start` is [`Start::Warm`].
+    pub warm_start: Option<WarmStart>,
+    /// Updates after which the run ends.
+    pub updates: u64,
+    /// Updates between two evaluations.
+    pub evaluate_every: u64,
+    /// Fixed training examples on which the loss is measured.
+    pub evaluation_examples: u32,
+    /// A loss above this ends the run as diverged.
+    pub divergence_loss: f64,
+    /// The goal, where there is one.
+    pub target: Option<Target>,
+    /// Number format.
+    pub precision: Precision,
+    /// Whether real workers keep to prescribed times.
+    pub pacing: Pacing,
+    /// Seed of every random number except those of a warm start.
+    pub seed: Seed,
+    /// What decides how long things take.
+    pub timing: TimingChoice,
+    /// How times vary; present when `timing` is [`TimingChoice::WholeCycle`], and otherwise the
+    /// law of every machine in place of its own.
+    pub service: Option<Service>,
+}
+
+/// Where examples come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataChoice {
+    /// The part of Fashion-MNIST that is in the binary.
+    FashionMnistSubset,
+    /// Fashion-MNIST, from a folder or from where it is usually kept.
+    FashionMnist(Option<FilePath>),
+    /// CIFAR-10 in its binary version.
+    Cifar10(FilePath),
+    /// Images in a folder per class.
+    Images(FilePath),
+}
+
+/// What fixes the number N of conv machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineCount {
+    /// N itself: more groups are smaller groups.
+    ConvMachines(u32),
+    /// k, machines per group: N = k · groups.
+    PerGroup(u32),
+}
+
+/// Where a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// From initial parameters.
+    Init,
+    /// From the parameters after the updates of [`WarmStart`].
+    Warm,
+}
+
+/// Synchronous updates of one machine before a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WarmStart {
+    /// How many.
+    pub updates: u64,
+    /// η of these updates.
+    pub learning_rate: f64,
+    /// μ of these updates.
+    pub explicit_momentum: f64,
+    /// Examples behind each.
+    pub mini_batch: u32,
+    /// Seed of initial parameters and examples, so that runs of many seeds share the start.
+    pub seed: Seed,
+}
+
+/// A goal for a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// Loss on the fixed training examples, at most.
+    Loss(f64),
+    /// Loss on the validation examples, at most.
+    ValidationLoss(f64),
+    /// Share of the validation examples classified correctly, at least.
+    Accuracy(f64),
+}
+
+/// Number format of the computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Single precision.
+    F32,
+}
+
+/// Whether the workers of a real run keep to prescribed times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// They are as fast as they can be.
+    None,
+    /// They wait until the time of the hardware file has passed.
+    Hardware,
+}
+
+/// What decides how long things take.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimingChoice {
+    /// A described cluster.
+    HardwareFile(FilePath),
+    /// What a calibration measures on this machine.
+    ThisMachine,
+    /// One draw for a whole group cycle.
+    WholeCycle {
+        /// Its mean.
+        cycle_time_ms: f64,
+    },
+}
+
+/// Why a run cannot be varied as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SettingError {
+    /// The machines cannot be shared out among so many groups.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// Not a possible momentum.
+    #[error("an explicit momentum of {value} is not possible; it must be between -1 and 1")]
+    Momentum {
+        /// The refused value.
+        value: f64,
+    },
+    /// Not a possible rate.
+    #[error("a learning rate of {value} is not possible; it must be finite and above 0")]
+    LearningRate {
+        /// The refused value.
+        value: f64,
+    },
+    /// More machines than a run can have, or than the hardware file describes.
+    #[error("{groups} groups need {wanted} conv machines, but there are {available}")]
+    TooFewMachines {
+        /// Number of groups.
+        groups: u32,
+        /// Machines that they need.
+        wanted: u64,
+        /// Machines that there are.
+        available: u64,
+    },
+}
+
+impl RunConfig {
+    /// v ← μ·v − η·(g + λ·w), w ← w + v, in single precision.
+    pub fn rule(&self) -> UpdateRule {
+        single_rule(self.learning_rate, self.explicit_momentum, self.weight_decay)
+    }
+
+    /// This run with another number of groups, explicit momentum and learning rate.
+    ///
+    /// The number of machines stays, or is k times the groups where the file gives
+    /// `machines_per_group`. The strategy stays where it means that number of groups; otherwise it
+    /// becomes [`StrategyName::Groups`].
+    ///
+    /// # Errors
+    /// [`SettingError`] when the groups do not divide the machines, some machine would have no
+    /// example, or a value is out of its range.
+    pub fn with(
+        &self,
+        groups: u32,
+        explicit_momentum: f64,
+        learning_rate: f64,
+    ) -> Result<RunConfig, SettingError> {
+        if !Bound::Momentum.admits_single(explicit_momentum) {
+            return Err(SettingError::Momentum { value: explicit_momentum });
+        }
+        if !Bound::Positive.admits_single(learning_rate) {
+            return Err(SettingError::LearningRate { value: learning_rate });
+        }
+        let wanted = match self.machines {
+            MachineCount::ConvMachines(machines) => u64::from(machines),
+            MachineCount::PerGroup(k) => u64::from(k) * u64::from(groups),
+        };
+        let available = u64::from(MOST_MACHINES);
+        let conv_machines = u32::try_from(wanted).ok().filter(|n| *n <= MOST_MACHINES);
+        let conv_machines =
+            conv_machines.ok_or(SettingError::TooFewMachines { groups, wanted, available })?;
+        let roster = Roster { conv_machines, groups, ..self.roster }.check()?;
+        let strategy = match self.strategy {
+            StrategyName::Sync if groups == 1 => StrategyName::Sync,
+            StrategyName::Async if groups == conv_machines => StrategyName::Async,
+            _ => StrategyName::Groups,
+        };
+        Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
+    }
+}
+
+impl WarmStart {
+    /// The update rule before the run, which has the weight decay of the run.
+    pub fn rule(&self, weight_decay: f64) -> UpdateRule {
+        single_rule(self.learning_rate, self.explicit_momentum, weight_decay)
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "models are computed in single precision; the values were checked after rounding"
+)]
+fn single_rule(learning_rate: f64, explicit_momentum: f64, weight_decay: f64) -> UpdateRule {
+    UpdateRule {
+        learning_rate: learning_rate as f32,
+        explicit_momentum: explicit_momentum as f32,
+        weight_decay: weight_decay as f32,
+    }
+}
+
+/// Reads the settings of a run; what cannot be had is in the mistakes.
+pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConfig> {
+    let network = reader.required("network").and_then(|field| context.path(&field));
+    let data = reader.required("data").and_then(|field| read_data(&field, context));
+    let validation_examples = count(reader, "validation_examples", 0);
+    let device = reader.required("device").and_then(|field| field.text());
+    let mini_batch = count(reader, "mini_batch", 1);
+    let cluster = read_cluster(reader, mini_batch);
+    let explicit_momentum = number(reader, "explicit_momentum", Bound::Momentum);
+    let learning_rate = number(reader, "learning_rate", Bound::Positive);
+    let weight_decay = number(reader, "weight_decay", Bound::NotNegative);
+    let start = read_start(reader);
+    let updates = whole(reader, "updates", 1..=MOST_UPDATES);
+    let evaluate_every = whole(reader, "evaluate_every", 1..=MOST_UPDATES);
+    let evaluation_examples = count(reader, "evaluation_examples", 1);
+    let divergence_loss = number(reader, "divergence_loss", Bound::Positive);
+    let target = read_target(reader);
+    let precision = read_precision(reader);
+    let timing = read_timing(reader, context, updates);
+    let pacing = read_pacing(reader, timing.as_ref().map(|(timing, _)| timing));
+    let seed = whole(reader, "seed", 0..=LARGEST_SEED);
+    let (machines, roster, strategy) = cluster?;
+    let (start, warm_start) = start?;
+    let (timing, service) = timing?;
+    Some(RunConfig {
+        network: network?,
+        data: data?,
+        validation_examples: validation_examples?,
+        device: device?.to_owned(),
+        machines,
+        roster,
+        strategy,
+        explicit_momentum: explicit_momentum?,
+        learning_rate: learning_rate?,
+        weight_decay: weight_decay?,
+        start,
+        warm_start,
+        updates: updates?,
+        evaluate_every: evaluate_every?,
+        evaluation_examples: evaluation_examples?,
+        divergence_loss: divergence_loss?,
+        target: target?,
+        precision: precision?,
+        pacing: pacing?,
+        seed: Seed(seed?),
+        timing,
+        service,
+    })
+}
+
+fn count(reader: &Reader<'_>, key: &'static str, least: u32) -> Option<u32> {
+    reader.required(key)?.count(least..=MOST_EXAMPLES)
+}
+
+fn whole(
+    reader: &Reader<'_>,
+    key: &'static str,
+    range: std::ops::RangeInclusive<u64>,
+) -> Option<u64> {
+    reader.required(key)?.whole(range)
+}
+
+fn number(reader: &Reader<'_>, key: &'static str, bound: Bound) -> Option<f64> {
+    reader.required(key)?.number(bound)
+}
+
+fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
+    if let Value::Table(_) = field.node.value {
+        let kind = field.only_entry(&["fashion_mnist", "cifar10", "images"])?;
+        let folder = context.folder(&kind)?;
+        return Some(match kind.name.rsplit('.').next() {
+            Some("fashion_mnist") => DataChoice::FashionMnist(Some(folder)),
+            Some("cifar10") => DataChoice::Cifar10(folder),
+            _ => DataChoice::Images(folder),
+        });
+    }
+    let is_usual = field.choice(&[("fashion_mnist_subset", false), ("fashion_mnist", true)])?;
+    Some(if is_usual { DataChoice::FashionMnist(None) } else { DataChoice::FashionMnistSubset })
+}
+
+type ClusterSettings = (MachineCount, Roster, StrategyName);
+
+fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterSettings> {
+    let names = [
+        ("sync", StrategyName::Sync),
+        ("groups", StrategyName::Groups),
+        ("async", StrategyName::Async),
+    ];
+    let strategy = reader.required("strategy").and_then(|field| field.choice(&names));
+    let placements = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
+    let fc = reader.required("fc").and_then(|field| field.choice(&placements));
+    let machines = read_machines(reader);
+    let given = match reader.optional("groups") {
+        Some(field) => field.count(1..=MOST_MACHINES).map(Some),
+        None => Some(None),
+    };
+    let (strategy, machines) = (strategy?, machines?);
+    let Some((conv_machines, groups)) = size(machines, strategy, given?) else {
+        reader.miss("groups");
+        return None;
+    };
+    let conv_machines = check_machines(reader, machines, strategy, (conv_machines, groups))?;
+    let roster = Roster { conv_machines, groups, fc: fc?, mini_batch: mini_batch? };
+    check_roster(reader, roster, strategy).map(|roster| (machines, roster, strategy))
+}
+
+/// Checks what only `machines_per_group` can get wrong.
+fn check_machines(
+    reader: &Reader<'_>,
+    machines: MachineCount,
+    strategy: StrategyName,
+    (conv_machines, groups): (u64, u32),
+) -> Option<u32> {
+    let field = machines_field(reader)?;
+    match (machines, strategy) {
+        (MachineCount::PerGroup(machines @ 2..), StrategyName::Async) => {
+            field.refuse(Problem::NotAsync { machines })
+        }
+        (MachineCount::PerGroup(machines_per_group), _)
+            if conv_machines > u64::from(MOST_MACHINES) =>
+        {
+            let limit = MOST_MACHINES;
+            field.refuse(Problem::TooManyMachines { groups, machines_per_group, limit })
+        }
+        _ => u32::try_from(conv_machines).ok(),
+    }
+}
+
+fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategyName) -> Option<Roster> {
+    let Roster { conv_machines: machines, groups, .. } = roster;
+    let expected = match strategy {
+        StrategyName::Sync => 1,
+        StrategyName::Async => machines,
+        StrategyName::Groups => groups,
+    };
+    let checked = if groups == expected {
+        roster.check()
+    } else {
+        Err(ProtocolError::FixedGroups { strategy, expected, groups, machines })
+    };
+    let groups = || reader.optional("groups").or_else(|| machines_field(reader));
+    let (error, place, other) = match checked {
+        Ok(roster) => return Some(roster),
+        Err(error @ ProtocolError::SmallMiniBatch { .. }) => {
+            (error, reader.optional("mini_batch")?, groups()?)
+        }
+        Err(error @ ProtocolError::FixedGroups { .. }) => {
+            (error, groups()?, reader.optional("strategy")?)
+        }
+        Err(error) => (error, groups()?, machines_field(reader)?),
+    };
+    let mistake = Mistake::new(Problem::Protocol(error), &place.node.place);
+    reader.mistakes.add(mistake.and(&other.node.place));
+    None
+}
+
+/// N and g, as far as strategy and machines fix them; `None` when the file must give g.
+fn size(machines: MachineCount, strategy: StrategyName, groups: Option<u32>) -> Option<(u64, u32)> {
+    let groups = match (strategy, machines, groups) {
+        (_, _, Some(groups)) => groups,
+        (StrategyName::Sync, _, None) => 1,
+        (StrategyName::Async, MachineCount::ConvMachines(machines), None) => machines,
+        (_, _, None) => return None,
+    };
+    let conv_machines = match machines {
+        MachineCount::ConvMachines(machines) => u64::from(machines),
+        MachineCount::PerGroup(k) => u64::from(k) * u64::from(groups),
+    };
+    Some((conv_machines, groups))
+}
+
+fn machines_field<'a>(reader: &Reader<'a>) -> Option<Field<'a>> {
+    reader.optional("conv_machines").or_else(|| reader.optional("machines_per_group"))
+}
+
+fn read_machines(reader: &Reader<'_>) -> Option<MachineCount> {
+    let count = |field: Field<'_>| field.count(1..=MOST_MACHINES);
+    match (reader.optional("conv_machines"), reader.optional("machines_per_group")) {
+        (Some(machines), None) => Some(MachineCount::ConvMachines(count(machines)?)),
+        (None, Some(machines)) => Some(MachineCount::PerGroup(count(machines)?)),
+        (None, None) => {
+            reader.miss("conv_machines");
+            None
+        }
+        (Some(first), Some(second)) => exclude_each_other(&first, &second),
+    }
+}
+
+fn exclude_each_other<T>(first: &Field<'_>, second: &Field<'_>) -> Option<T> {
+    let keys = vec![first.name.clone(), second.name.clone()];
+    let mistake = Mistake::new(Problem::ExcludeEachOther { keys }, &second.node.place);
+    first.mistakes.add(mistake.and(&first.node.place));
+    None
+}
+
+fn read_start(reader: &Reader<'_>) -> Option<(Start, Option<WarmStart>)> {
+    let field = reader.required("start");
+    let start = field
+        .as_ref()
+        .and_then(|field| field.choice(&[("init", Start::Init), ("warm", Start::Warm)]));
+    let table = reader.optional("warm_start");
+    let is_there = table.is_some();
+    let warm_start = table.and_then(|table| read_warm_start(&table));
+    match start? {
+        Start::Warm if !is_there => {
+            missing_table(reader.mistakes, &field?.node.place, &keys::WARM_START)
+        }
+        start if warm_start.is_some() == is_there => Some((start, warm_start)),
+        _ => None,
+    }
+}
+
+/// Reports every key of a table that is not there at all.
+pub(super) fn missing_table<T>(
+    mistakes: &Mistakes,
+    place: &Place,
+    section: &'static Section,
+) -> Option<T> {
+    let (section, keys) = (section.title.to_owned(), section.keys.to_vec());
+    mistakes.at(place, Problem::MissingKeys { section, keys })
+}
+
+fn read_warm_start(field: &Field<'_>) -> Option<WarmStart> {
+    let reader = field.table(&keys::WARM_START)?;
+    let updates = whole(&reader, "updates", 1..=MOST_UPDATES);
+    let learning_rate = number(&reader, "learning_rate", Bound::Positive);
+    let explicit_momentum = number(&reader, "explicit_momentum", Bound::Momentum);
+    let mini_batch = count(&reader, "mini_batch", 1);
+    let seed = whole(&reader, "seed", 0..=LARGEST_SEED);
+    reader.close();
+    Some(WarmStart {
+        updates: updates?,
+        learning_rate: learning_rate?,
+        explicit_momentum: explicit_momentum?,
+        mini_batch: mini_batch?,
+        seed: Seed(seed?),
+    })
+}
+
+/// `Some(None)` when there is no target, `None` when there is a mistake in it.
+fn read_target(reader: &Reader<'_>) -> Option<Option<Target>> {
+    let Some(field) = reader.optional("target") else { return Some(None) };
+    let kind = field.only_entry(&["loss", "validation_loss", "accuracy"])?;
+    Some(Some(match kind.name.rsplit('.').next() {
+        Some("loss") => Target::Loss(kind.number(Bound::Positive)?),
+        Some("validation_loss") => Target::ValidationLoss(kind.number(Bound::Positive)?),
+        _ => Target::Accuracy(kind.number(Bound::Fraction)?),
+    }))
+}
+
+fn read_precision(reader: &Reader<'_>) -> Option<Precision> {
+    let field = reader.required("precision")?;
+    if let Value::Text(word) = &field.node.value
+        && word == "bf16"
+    {
+        let (key, value) = (field.name.clone(), field.node.written());
+        let expected = "\"f32\": nothing here computes in bf16 yet".to_owned();
+        return field.refuse(Problem::OutOfRange { key, value, expected });
+    }
+    field.choice(&[("f32", Precision::F32)])
+}
+
+fn read_timing(
+    reader: &Reader<'_>,
+    context: &Context<'_>,
+    updates: Option<u64>,
+) -> Option<(TimingChoice, Option<Service>)> {
+    let service_field = reader.optional("service");
+    let is_there = service_field.is_some();
+    let service = service_field.and_then(|field| Service::read(&field, context));
+    let timing = match (reader.optional("hardware"), reader.optional("cycle_time_ms")) {
+        (Some(hardware), Some(cycle)) => return exclude_each_other(&hardware, &cycle),
+        (Some(hardware), None) => read_hardware(&hardware, context),
+        (None, Some(cycle)) => {
+            if !is_there {
+                reader.miss("service");
+            }
+            read_cycle_time(&cycle, updates)
+        }
+        (None, None) => {
+            reader.miss("hardware");
+            None
+        }
+    }?;
+    let is_whole_cycle = matches!(timing, TimingChoice::WholeCycle { .. });
+    let is_complete = service.is_some() == is_there && (is_there || !is_whole_cycle);
+    is_complete.then_some((timing, service))
+}
+
+fn read_hardware(field: &Field<'_>, context: &Context<'_>) -> Option<TimingChoice> {
+    if field.text()? == "this_machine" {
+        return Some(TimingChoice::ThisMachine);
+    }
+    context.path(field).map(TimingChoice::HardwareFile)
+}
+
+fn read_cycle_time(field: &Field<'_>, updates: Option<u64>) -> Option<TimingChoice> {
+    let cycle_time_ms = field.number(Bound::Positive)?;
+    if !(1e-6..=LONGEST_CYCLE_MS).contains(&cycle_time_ms) {
+        let (key, value) = (field.name.clone(), field.node.written());
+        let expected = format!("from 0.000001 (a nanosecond) to {LONGEST_CYCLE_MS} (a day)");
+        return field.refuse(Problem::OutOfRange { key, value, expected });
+    }
+    let (updates, cycle_s, limit_s) = (updates?, cycle_time_ms / 1e3, LONGEST_RUN_S);
+    #[expect(clippy::cast_precision_loss, reason = "at most 10⁹ updates")]
+    let length_s = updates as f64 * cycle_s;
+    if length_s > limit_s {
+        return field.refuse(Problem::TooLong { updates, cycle_s, limit_s });
+    }
+    Some(TimingChoice::WholeCycle { cycle_time_ms })
+}
+
+fn read_pacing(reader: &Reader<'_>, timing: Option<&TimingChoice>) -> Option<Pacing> {
+    let field = reader.required("pacing")?;
+    let pacing = field.choice(&[("none", Pacing::None), ("hardware", Pacing::Hardware)])?;
+    let timing = match (pacing, timing?) {
+        (Pacing::None, _) | (_, TimingChoice::HardwareFile(_)) => return Some(pacing),
+        (Pacing::Hardware, TimingChoice::ThisMachine) => "`hardware` is this machine",
+        (Pacing::Hardware, TimingChoice::WholeCycle { .. }) => "`cycle_time_ms` gives the times",
+    };
+    field.refuse(Problem::NothingToPaceBy { timing })
+}

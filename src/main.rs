@@ -1,0 +1,7 @@
+//! The command `omnivore`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    omnivore::cli::main()
+}

@@ -1,0 +1,49 @@
+//! Chooses the configuration that reaches the target soonest: in the simulator first, then for
+//! real.
+//!
+//! Every candidate (groups, explicit momentum, learning rate) is predicted by the calibrated proxy
+//! on the virtual clock, so time per update and convergence come from one run of the same
+//! protocol. The best few are executed for real, and so are the two fixed practices of others:
+//! sync-only and async-only with a momentum that nobody tuned.
+
+mod goal;
+mod search;
+mod verify;
+
+pub use goal::Goal;
+pub use search::{Candidate, Choice, Forecast, Interval, predict_choice, search};
+pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
+
+use crate::predict::CalibrationError;
+use crate::run::LabError;
+use crate::runtime::RuntimeError;
+use omnivore_sim::cluster::RunError;
+
+/// Why no configuration could be chosen.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimizerError {
+    /// The experiment cannot be set up.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// The experiment does not say what to search.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The calibration does not serve.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    /// A candidate could not be simulated.
+    #[error("a candidate cannot be simulated: {0}")]
+    Simulation(String),
+    /// An emulated run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A real run failed.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The user interrupted the search.
+    #[error("the search was interrupted; run the same command again to go on")]
+    Interrupted,
+}
+
+#[cfg(test)]
+mod tests;

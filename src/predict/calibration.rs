@@ -1,0 +1,284 @@
+//! The short real runs that pin the predictor down, and what is learned from them.
+
+use std::sync::Arc;
+
+use omnivore_sim::cluster::{Scenario, Timing};
+use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::rng::Seed;
+use omnivore_sim::trace::CurvePoint;
+use omnivore_sim::units::SimDuration;
+use serde::{Deserialize, Serialize};
+
+use super::curve::Curve;
+use super::features::pooled_features;
+use super::fit::{FitError, Observation, ProxyFit, WarmStart, fit};
+use super::monotone::{Direction, MonotoneMap};
+use super::proxy::{Predictor, PredictorSetup};
+use crate::config::{ConfigError, Start, Target};
+use crate::profile::Profile;
+use crate::run::{Lab, RunProgress, in_parallel};
+
+/// Version of the calibration file.
+const SCHEMA_VERSION: u32 = 1;
+
+/// A calibration run as it was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationCurve {
+    /// Its update rule.
+    pub rule: UpdateRule,
+    /// Its seed.
+    pub seed: Seed,
+    /// Its evaluations.
+    pub points: Vec<CurvePoint>,
+}
+
+/// Everything that predictions are made from; kept as one file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Version of this layout.
+    pub schema_version: u32,
+    /// Network that was calibrated.
+    pub network: String,
+    /// Examples in a mini-batch.
+    pub mini_batch: u32,
+    /// Where runs begin.
+    pub start: WarmStart,
+    /// Seeds over which the predictor averages.
+    pub predictor_seeds: Vec<u64>,
+    /// The fitted proxy.
+    pub fit: ProxyFit,
+    /// From training loss to validation loss, where examples were held out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_loss: Option<MonotoneMap>,
+    /// From training loss to accuracy, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<MonotoneMap>,
+    /// Times of this machine, where they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// The runs behind the fit.
+    pub runs: Vec<CalibrationCurve>,
+    /// Gradients computed for them.
+    pub real_gradients: u64,
+}
+
+/// Why a calibration cannot be made, or does not serve an experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// The experiment does not say how to calibrate.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The proxy does not fit.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// The data cannot serve a proxy.
+    #[error(transparent)]
+    Features(#[from] omnivore_sim::objective::ProxyError),
+    /// A calibration run failed.
+    #[error(transparent)]
+    Run(#[from] omnivore_sim::cluster::RunError),
+    /// A calibration run was interrupted.
+    #[error("the calibration was interrupted; run the same command again to go on")]
+    Interrupted,
+    /// A calibration run could not be kept or read back.
+    #[error("a calibration run cannot be kept: {0}")]
+    Keep(String),
+    /// The calibration belongs to something else.
+    #[error("the calibration is of {found}, but the experiment has {expected}; calibrate again")]
+    Other {
+        /// What the calibration is of.
+        found: String,
+        /// What the experiment has.
+        expected: String,
+    },
+    /// The target is better than anything that calibration saw.
+    #[error(
+        "no calibration run came near the target {target}; give calibration more updates, or a target that they reach"
+    )]
+    TargetNotSeen {
+        /// The target.
+        target: String,
+    },
+}
+
+/// Keeps finished calibration runs, so that an interrupted calibration can go on.
+pub trait CurveKeeper: Sync {
+    /// A run kept earlier.
+    ///
+    /// # Errors
+    /// Why it cannot be read back.
+    fn kept(&self, name: &str) -> Result<Option<CalibrationCurve>, String>;
+
+    /// Keeps a run.
+    ///
+    /// # Errors
+    /// Why it cannot be kept.
+    fn keep(&self, name: &str, curve: &CalibrationCurve) -> Result<(), String>;
+}
+
+/// Makes the short synchronous runs that the experiment asks for and fits the predictor to them.
+///
+/// # Errors
+/// [`CalibrationError`].
+pub fn calibrate(
+    lab: &Lab,
+    profile: Option<Profile>,
+    threads: usize,
+    keeper: &dyn CurveKeeper,
+    progress: &dyn RunProgress,
+) -> Result<Calibration, CalibrationError> {
+    let experiment = lab.experiment();
+    let plan = experiment.require_calibration()?;
+    let settings: Vec<(Seed, UpdateRule)> = plan
+        .seeds
+        .iter()
+        .flat_map(|seed| {
+            plan.runs.iter().filter_map(move |run| {
+                let run = experiment.run.with(1, run.explicit_momentum, run.learning_rate).ok()?;
+                Some((Seed(*seed), run.rule()))
+            })
+        })
+        .collect();
+    let runs: Result<Vec<CalibrationCurve>, CalibrationError> =
+        in_parallel(threads, &settings, |(seed, rule)| {
+            calibration_run(lab, *seed, *rule, plan.updates, keeper, progress)
+        })
+        .into_iter()
+        .collect();
+    let runs = runs?;
+    let start = match experiment.run.start {
+        Start::Warm => WarmStart::Warm,
+        Start::Init => WarmStart::Init,
+    };
+    let setup = PredictorSetup {
+        data: Arc::new(pooled_features(lab.data())?),
+        mini_batch: experiment.run.roster.mini_batch,
+        seeds: plan.predictor_seeds.iter().copied().map(Seed).collect(),
+    };
+    let observations: Vec<Observation> = runs
+        .iter()
+        .map(|run| Observation { rule: run.rule, loss: Curve::of_loss(&run.points) })
+        .collect();
+    Ok(Calibration {
+        schema_version: SCHEMA_VERSION,
+        network: experiment.network.name.clone(),
+        mini_batch: setup.mini_batch,
+        start,
+        predictor_seeds: plan.predictor_seeds.clone(),
+        fit: fit(&setup, &observations, start)?,
+        validation_loss: map(&runs, Direction::Rising, |p| p.evaluation.validation_loss),
+        accuracy: map(&runs, Direction::Falling, |p| p.evaluation.accuracy),
+        profile,
+        real_gradients: plan.updates * settings.len() as u64,
+        runs,
+    })
+}
+
+fn calibration_run(
+    lab: &Lab,
+    seed: Seed,
+    rule: UpdateRule,
+    updates: u64,
+    keeper: &dyn CurveKeeper,
+    progress: &dyn RunProgress,
+) -> Result<CalibrationCurve, CalibrationError> {
+    let name = format!(
+        "momentum={}_rate={}_seed={}_updates={updates}",
+        rule.explicit_momentum, rule.learning_rate, seed.0
+    );
+    if let Some(kept) = keeper.kept(&name).map_err(CalibrationError::Keep)? {
+        return Ok(kept);
+    }
+    let run = &lab.experiment().run;
+    let scenario = Scenario {
+        roster: Roster {
+            conv_machines: 1,
+            groups: 1,
+            fc: FcPlacement::Merged,
+            mini_batch: run.roster.mini_batch,
+        },
+        strategy: StrategyName::Sync,
+        rule,
+        // Only updates count here; the machine's times are measured apart.
+        timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
+        updates,
+        evaluate_every: run.evaluate_every,
+        divergence_loss: run.divergence_loss,
+        seed,
+    };
+    let outcome = crate::run::emulate(lab, &scenario, progress)?;
+    if outcome.interrupted {
+        return Err(CalibrationError::Interrupted);
+    }
+    let curve = CalibrationCurve { rule, seed, points: outcome.trace.curve };
+    keeper.keep(&name, &curve).map_err(CalibrationError::Keep)?;
+    Ok(curve)
+}
+
+fn map(
+    runs: &[CalibrationCurve],
+    direction: Direction,
+    quality: impl Fn(&CurvePoint) -> Option<f64> + Copy,
+) -> Option<MonotoneMap> {
+    let mut pairs = Vec::new();
+    for run in runs {
+        let losses = Curve::of(&run.points, |p| quality(p).map(|_| p.evaluation.loss)).smoothed();
+        let qualities = Curve::of(&run.points, quality).smoothed();
+        pairs.extend(losses.values.into_iter().zip(qualities.values));
+    }
+    MonotoneMap::fit(&pairs, direction)
+}
+
+impl Calibration {
+    /// The predictor for an experiment's data.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Other`] when network, mini-batch or start differ.
+    pub fn predictor(&self, lab: &Lab) -> Result<Predictor, CalibrationError> {
+        let run = &lab.experiment().run;
+        let start = match run.start {
+            Start::Warm => "a warm start",
+            Start::Init => "the initial parameters",
+        };
+        let own_start = match self.start {
+            WarmStart::Warm => "a warm start",
+            WarmStart::Init => "the initial parameters",
+        };
+        let describe = |network: &str, mini_batch: u32, start: &str| {
+            format!("network `{network}` with mini-batches of {mini_batch} from {start}")
+        };
+        let found = describe(&self.network, self.mini_batch, own_start);
+        let expected = describe(&lab.experiment().network.name, run.roster.mini_batch, start);
+        if found != expected {
+            return Err(CalibrationError::Other { found, expected });
+        }
+        let setup = PredictorSetup {
+            data: Arc::new(pooled_features(lab.data())?),
+            mini_batch: self.mini_batch,
+            seeds: self.predictor_seeds.iter().copied().map(Seed).collect(),
+        };
+        Ok(Predictor::new(setup, self.fit))
+    }
+
+    /// The training loss that goes with a target.
+    ///
+    /// # Errors
+    /// [`CalibrationError::TargetNotSeen`] when no calibration run came as far.
+    pub fn loss_target(&self, target: Target) -> Result<f64, CalibrationError> {
+        let by_map = |map: &Option<MonotoneMap>, value: f64, direction, what: &str| {
+            map.as_ref().and_then(|map| map.loss_for(value, direction)).ok_or_else(|| {
+                CalibrationError::TargetNotSeen { target: format!("{what} {value}") }
+            })
+        };
+        match target {
+            Target::Loss(loss) => Ok(loss),
+            Target::ValidationLoss(value) => {
+                by_map(&self.validation_loss, value, Direction::Rising, "validation loss")
+            }
+            Target::Accuracy(value) => {
+                by_map(&self.accuracy, value, Direction::Falling, "accuracy")
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Predicts convergence: loss against updates, and against time, with an interval.
+//!
+//! The predictor is a *proxy network*: a tiny network on pooled real data that runs the very same
+//! protocol, event by event, under the very same service times as the cluster in question. Three
+//! numbers tie its loss to the real network's, fitted on short synchronous runs:
+//!
+//! L̂(t) = x₁ · mean over seeds of L_proxy(t; g, μ, s·η, b) + x₀
+//!
+//! s scales the learning rate, x₁ and x₀ the loss. A proxy that predicts a run from a warm start
+//! first takes a number of synchronous updates of its own. Source: SE.md, section 4.1.
+
+mod calibration;
+mod curve;
+mod features;
+mod fit;
+mod monotone;
+mod proxy;
+
+pub use calibration::{Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate};
+pub use curve::{Crossing, Curve, relative_error};
+pub use features::{FEATURES_PER_CHANNEL, pooled_features};
+pub use fit::{FitError, Observation, ProxyFit, WarmStart, fit};
+pub use monotone::{Direction, MonotoneMap};
+pub use proxy::{Prediction, Predictor, PredictorSetup};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,439 @@
+//! The geometry of a sheet: where frames, ticks and texts go, before anything is drawn.
+//!
+//! All room is measured, none is guessed: margins follow from the widths of the tick
+//! labels, the height of the sheet from the lines of title, legend and notes. So nothing
+//! can be clipped, whatever the texts are.
+
+use super::axis::{Range, TickNumbers, Ticks, project, ticks};
+use super::bars::Bars;
+use super::legend::{self, Legend, Place, Swatch};
+use super::lettering::{Anchor, Direction, Label, Lettering};
+use super::look::{Colour, FAINT_TEXT, Look, Looks, TEXT};
+use super::prepare::Prepared;
+use super::{Axis, Figure, Scale};
+
+const EDGE: f64 = 14.0;
+const TITLE: f64 = 14.0;
+const AXIS: f64 = 12.0;
+const TICK: f64 = 11.0;
+const NOTE: f64 = 10.0;
+/// Height of a line of text, as a multiple of its size.
+const LEADING: f64 = 1.3;
+const TICK_LENGTH: f64 = 5.0;
+/// A figure with more notes than this says how many it leaves out.
+const MOST_NOTES: usize = 12;
+
+/// Sizes that a lone figure and a panel of a grid differ in.
+#[derive(Clone, Copy, Debug)]
+struct Measures {
+    width: f64,
+    plot_height: f64,
+    most_x_ticks: usize,
+    most_y_ticks: usize,
+}
+
+const ALONE: Measures =
+    Measures { width: 760.0, plot_height: 330.0, most_x_ticks: 9, most_y_ticks: 8 };
+
+const IN_GRID: Measures =
+    Measures { width: 380.0, plot_height: 210.0, most_x_ticks: 7, most_y_ticks: 6 };
+
+/// The area of a panel that shows data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Frame {
+    pub left: f64,
+    pub top: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl Frame {
+    pub(super) fn right(&self) -> f64 {
+        self.left + self.width
+    }
+
+    pub(super) fn bottom(&self) -> f64 {
+        self.top + self.height
+    }
+}
+
+/// An axis that has something to show.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub range: Range,
+    pub ticks: Ticks,
+}
+
+/// One figure, placed; without axes where it has no points.
+pub(super) struct Panel<'a> {
+    pub figure: &'a Figure,
+    pub data: &'a Prepared,
+    pub looks: &'a [Look],
+    pub bars: Option<Bars>,
+    pub frame: Frame,
+    pub axes: Option<(Shown, Shown)>,
+}
+
+/// Everything that is drawn, placed.
+pub(super) struct Sheet<'a> {
+    pub width: f64,
+    pub height: f64,
+    pub panels: Vec<Panel<'a>>,
+    pub swatches: Vec<Swatch>,
+    pub labels: Vec<Label>,
+}
+
+/// What a panel needs room for, before its place is known.
+struct Plan<'a> {
+    figure: &'a Figure,
+    data: &'a Prepared,
+    looks: &'a [Look],
+    bars: Option<Bars>,
+    x_range: Option<Range>,
+    y: Option<Shown>,
+    y_title: Vec<String>,
+    /// Width of the tick labels and the title of the y axis.
+    side: f64,
+}
+
+/// The texts above and below a frame, broken into lines.
+struct Texts {
+    title: Vec<String>,
+    x_title: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Texts {
+    fn head(&self) -> f64 {
+        let lines = self.title.len() as f64;
+        if lines == 0.0 { 0.0 } else { lines * TITLE * LEADING + 6.0 }
+    }
+
+    fn foot(&self) -> f64 {
+        let ticks = TICK_LENGTH + 4.0 + TICK * LEADING;
+        let title = self.x_title.len() as f64 * AXIS * LEADING + 4.0;
+        let notes = self.notes.len() as f64 * NOTE * LEADING;
+        ticks + title + notes + if self.notes.is_empty() { 0.0 } else { 6.0 }
+    }
+}
+
+/// Lays out one figure with its own legend.
+pub(super) fn alone<'a>(
+    figures: &'a [Figure],
+    data: &'a [Prepared],
+    looks: &'a Looks,
+    lettering: &Lettering,
+) -> Option<Sheet<'a>> {
+    let (figure, data_of_figure) = (figures.first()?, data.first()?);
+    let measures = ALONE;
+    let plan = Plan::new(figure, data_of_figure, looks.looks.first()?, measures, lettering);
+    let inner = measures.width - 2.0 * EDGE;
+    let entries = legend::entries(figures, data, looks);
+    let place = legend::choose(entries, lettering, inner, measures.plot_height);
+    let beside = match &place {
+        Place::Beside(legend) if legend.width() > 0.0 => legend.width() + 16.0,
+        Place::Beside(_) | Place::Below(_) => 0.0,
+    };
+    let texts = plan.texts(inner - plan.side, lettering);
+    let mut labels = Vec::new();
+    let (head, side, foot) = (texts.head(), plan.side, texts.foot());
+    let room = inner - beside - side;
+    let frame = Frame {
+        left: EDGE + side,
+        top: EDGE + head,
+        width: room - plan.overhang(room, measures, lettering),
+        height: measures.plot_height,
+    };
+    let panel = plan.put(&texts, frame, EDGE, measures, lettering, &mut labels);
+    let mut height = EDGE + head + measures.plot_height + foot + EDGE;
+    let swatches = match place {
+        Place::Beside(legend) => {
+            let left = measures.width - EDGE - legend.width();
+            legend.put(left, panel.frame.top, &mut labels)
+        }
+        Place::Below(legend) => {
+            let top = height;
+            height += legend.height() + EDGE;
+            legend.put(EDGE, top, &mut labels)
+        }
+    };
+    Some(Sheet { width: measures.width, height, panels: vec![panel], swatches, labels })
+}
+
+/// Lays out figures as small multiples with one legend below them all. Frames of a row
+/// and of a column are aligned.
+pub(super) fn grid<'a>(
+    figures: &'a [Figure],
+    data: &'a [Prepared],
+    looks: &'a Looks,
+    columns: usize,
+    lettering: &Lettering,
+) -> Sheet<'a> {
+    let measures = IN_GRID;
+    let plans: Vec<Plan> = figures
+        .iter()
+        .zip(data)
+        .zip(&looks.looks)
+        .map(|((figure, data), looks)| Plan::new(figure, data, looks, measures, lettering))
+        .collect();
+    let side = plans.iter().map(|plan| plan.side).fold(0.0, f64::max);
+    let room = measures.width - side;
+    let overhangs = plans.iter().map(|plan| plan.overhang(room, measures, lettering));
+    let frame_width = room - overhangs.fold(0.0, f64::max);
+    let columns = columns.clamp(1, figures.len().max(1));
+    let width = 2.0 * EDGE + columns as f64 * (measures.width + EDGE) - EDGE;
+    let mut labels = Vec::new();
+    let mut panels = Vec::new();
+    let mut top = EDGE;
+    let mut waiting = plans.into_iter().peekable();
+    while waiting.peek().is_some() {
+        let row: Vec<(Plan, Texts)> = waiting
+            .by_ref()
+            .take(columns)
+            .map(|plan| {
+                let texts = plan.texts(room, lettering);
+                (plan, texts)
+            })
+            .collect();
+        let head = row.iter().map(|(_, texts)| texts.head()).fold(0.0, f64::max);
+        let foot = row.iter().map(|(_, texts)| texts.foot()).fold(0.0, f64::max);
+        for (column, (plan, texts)) in row.into_iter().enumerate() {
+            let left = EDGE + column as f64 * (measures.width + EDGE);
+            let frame = Frame {
+                left: left + side,
+                top: top + head,
+                width: frame_width,
+                height: measures.plot_height,
+            };
+            panels.push(plan.put(&texts, frame, left, measures, lettering, &mut labels));
+        }
+        top += head + measures.plot_height + foot + EDGE;
+    }
+    let entries = legend::entries(figures, data, looks);
+    let legend = Legend::in_columns(entries, lettering, width - 2.0 * EDGE);
+    let height = top + legend.height() + EDGE;
+    let swatches = legend.put(EDGE, top, &mut labels);
+    Sheet { width, height, panels, swatches, labels }
+}
+
+impl<'a> Plan<'a> {
+    fn new(
+        figure: &'a Figure,
+        data: &'a Prepared,
+        looks: &'a [Look],
+        measures: Measures,
+        lettering: &Lettering,
+    ) -> Self {
+        let bars = Bars::of(figure, data);
+        let y = y_range(figure, data, bars.as_ref()).map(|range| {
+            let extent = |_: &str| TICK * LEADING + 8.0;
+            let (length, most) = (measures.plot_height, measures.most_y_ticks);
+            let ticks = ticks(&range, TickNumbers::Any, length, most, extent);
+            Shown { range, ticks }
+        });
+        let widest = y
+            .iter()
+            .flat_map(|shown| &shown.ticks.major)
+            .map(|tick| lettering.width(&tick.label, TICK))
+            .fold(0.0, f64::max);
+        let y_title = lettering.wrap(&axis_title(&figure.y), AXIS, measures.plot_height, 2);
+        let title_width = y_title.len() as f64 * AXIS * LEADING;
+        Self {
+            figure,
+            data,
+            looks,
+            x_range: x_range(figure, data, bars.as_ref()),
+            bars,
+            y,
+            side: title_width + 6.0 + widest + TICK_LENGTH + 3.0,
+            y_title,
+        }
+    }
+
+    fn texts(&self, width: f64, lettering: &Lettering) -> Texts {
+        let given = &self.figure.notes;
+        let mut notes: Vec<String> = given.iter().take(MOST_NOTES).cloned().collect();
+        if given.len() > MOST_NOTES {
+            notes.push(format!("and {} more notes", given.len() - MOST_NOTES));
+        }
+        notes.extend(self.data.notes());
+        Texts {
+            title: lettering.wrap(&self.figure.title, TITLE, width, 3),
+            x_title: lettering.wrap(&axis_title(&self.figure.x), AXIS, width, 2),
+            notes: notes.iter().flat_map(|note| lettering.wrap(note, NOTE, width, 4)).collect(),
+        }
+    }
+
+    fn x_ticks(
+        &self,
+        range: &Range,
+        width: f64,
+        measures: Measures,
+        lettering: &Lettering,
+    ) -> Ticks {
+        let numbers = tick_numbers(self.data, self.bars.as_ref(), range.scale);
+        let extent = |label: &str| lettering.width(label, TICK) + 12.0;
+        ticks(range, numbers, width, measures.most_x_ticks, extent)
+    }
+
+    /// How far the label of the last tick would reach beyond a frame of this width.
+    fn overhang(&self, width: f64, measures: Measures, lettering: &Lettering) -> f64 {
+        let Some(range) = &self.x_range else {
+            return 0.0;
+        };
+        let ticks = self.x_ticks(range, width, measures, lettering);
+        ticks.major.last().map_or(0.0, |tick| {
+            let half = lettering.width(&tick.label, TICK) / 2.0;
+            (tick.at * width + half - width).max(0.0)
+        })
+    }
+
+    /// Places the panel around its frame; `left` is where the title of the y axis starts.
+    fn put(
+        self,
+        texts: &Texts,
+        frame: Frame,
+        left: f64,
+        measures: Measures,
+        lettering: &Lettering,
+        labels: &mut Vec<Label>,
+    ) -> Panel<'a> {
+        let x = self.x_range.map(|range| Shown {
+            range,
+            ticks: self.x_ticks(&range, frame.width, measures, lettering),
+        });
+        let axes = x.zip(self.y);
+        title_labels(texts, &self.y_title, &frame, left, labels);
+        match &axes {
+            Some((x, y)) => tick_labels(x, y, &frame, labels),
+            None => empty_labels(self.data, &frame, lettering, labels),
+        }
+        Panel {
+            figure: self.figure,
+            data: self.data,
+            looks: self.looks,
+            bars: self.bars,
+            frame,
+            axes,
+        }
+    }
+}
+
+fn axis_title(axis: &Axis) -> String {
+    match (axis.label.trim(), axis.unit.trim()) {
+        (label, "") => label.to_owned(),
+        ("", unit) => unit.to_owned(),
+        (label, unit) => format!("{label} ({unit})"),
+    }
+}
+
+fn x_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Range> {
+    let places = data.series.iter().flat_map(|runs| runs.samples().map(|s| s.x));
+    let range = Range::around(figure.x.scale, places)?;
+    let room = match bars {
+        Some(bars) => bars.gap * 0.6,
+        None => range.part(0.02),
+    };
+    Some(range.widened(room, room))
+}
+
+fn y_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Range> {
+    let samples = || data.series.iter().flat_map(|runs| runs.samples());
+    samples().next()?;
+    let heights = samples().flat_map(|sample| {
+        let (low, high) = sample.interval.unwrap_or((sample.y, sample.y));
+        [sample.y, low, high]
+    });
+    // Bars show a quantity by their length, which needs the zero line.
+    let base = match (bars, figure.y.scale) {
+        (Some(_), Scale::Linear) => Some(0.0),
+        (Some(_) | None, Scale::Linear | Scale::Log) => None,
+    };
+    let range = Range::around(figure.y.scale, heights.chain(base))?;
+    let room = range.part(0.05);
+    Some(match (bars, figure.y.scale) {
+        (None, _) => range.widened(room, room),
+        (Some(_), Scale::Log) => range.widened(room.max(0.2), room),
+        (Some(_), Scale::Linear) => {
+            let beyond = |end: f64| if end == 0.0 { 0.0 } else { room };
+            range.widened(beyond(range.low), beyond(range.high))
+        }
+    })
+}
+
+/// Bars at whole places count something: no tick at a half.
+fn tick_numbers(data: &Prepared, bars: Option<&Bars>, scale: Scale) -> TickNumbers {
+    let mut places = data.series.iter().flat_map(|runs| runs.samples().map(|s| s.x));
+    let whole = bars.is_some() && scale == Scale::Linear && places.all(|x| x.fract() == 0.0);
+    if whole { TickNumbers::Whole } else { TickNumbers::Any }
+}
+
+fn label(text: &str, x: f64, y: f64, size: f64, anchor: Anchor, colour: Colour) -> Label {
+    let direction = Direction::Rightward;
+    Label { text: text.to_owned(), x, y, size, anchor, direction, colour }
+}
+
+fn title_labels(
+    texts: &Texts,
+    y_title: &[String],
+    frame: &Frame,
+    panel_left: f64,
+    labels: &mut Vec<Label>,
+) {
+    let above = frame.top - 6.0 - texts.title.len() as f64 * TITLE * LEADING;
+    for (line, text) in texts.title.iter().enumerate() {
+        let y = above + (line as f64 + 0.9) * TITLE * LEADING;
+        labels.push(label(text, frame.left, y, TITLE, Anchor::Start, TEXT));
+    }
+    let mut y = frame.bottom() + TICK_LENGTH + 4.0 + TICK * LEADING + 4.0;
+    for text in &texts.x_title {
+        let middle = frame.left + frame.width / 2.0;
+        labels.push(label(text, middle, y + AXIS * 0.9, AXIS, Anchor::Middle, TEXT));
+        y += AXIS * LEADING;
+    }
+    y += 6.0;
+    for text in &texts.notes {
+        labels.push(label(text, frame.left, y + NOTE * 0.9, NOTE, Anchor::Start, FAINT_TEXT));
+        y += NOTE * LEADING;
+    }
+    for (line, text) in y_title.iter().enumerate() {
+        let x = panel_left + (line as f64 + 0.8) * AXIS * LEADING;
+        let middle = frame.top + frame.height / 2.0;
+        let mut upward = label(text, x, middle, AXIS, Anchor::Middle, TEXT);
+        upward.direction = Direction::Upward;
+        labels.push(upward);
+    }
+}
+
+fn tick_labels(x: &Shown, y: &Shown, frame: &Frame, labels: &mut Vec<Label>) {
+    let below = frame.bottom() + TICK_LENGTH + 4.0 + TICK * 0.8;
+    for tick in &x.ticks.major {
+        let place = frame.left + tick.at * frame.width;
+        labels.push(label(&tick.label, place, below, TICK, Anchor::Middle, TEXT));
+    }
+    let beside = frame.left - TICK_LENGTH - 3.0;
+    for tick in &y.ticks.major {
+        let place = frame.bottom() - tick.at * frame.height + TICK * 0.36;
+        labels.push(label(&tick.label, beside, place, TICK, Anchor::End, TEXT));
+    }
+}
+
+fn empty_labels(data: &Prepared, frame: &Frame, lettering: &Lettering, labels: &mut Vec<Label>) {
+    let text = data.empty_state().unwrap_or_default();
+    let lines = lettering.wrap(&text, AXIS, frame.width - 20.0, 4);
+    let first = frame.top + (frame.height - lines.len() as f64 * AXIS * LEADING) / 2.0;
+    for (line, text) in lines.iter().enumerate() {
+        let (x, y) = (frame.left + frame.width / 2.0, first + (line as f64 + 0.9) * AXIS * LEADING);
+        labels.push(label(text, x, y, AXIS, Anchor::Middle, FAINT_TEXT));
+    }
+}
+
+impl Shown {
+    /// The zero line of a linear axis, else its low end: where bars stand.
+    pub(super) fn base(&self) -> f64 {
+        match self.range.scale {
+            Scale::Linear => self.range.fraction(project(Scale::Linear, 0.0)),
+            Scale::Log => 0.0,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tables, figures and the HTML report of a run.
+//!
+//! Everything here is pure: structs of numbers go in, bytes come out. Which file they are
+//! written to, and how, is the store's business.
+
+pub mod figure;
+pub mod html;
+pub mod runs;
+pub mod table;

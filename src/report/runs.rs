@@ -1,0 +1,134 @@
+//! Tables and figures of runs: what every run folder holds.
+
+use omnivore_sim::ids::MachineId;
+use omnivore_sim::trace::{Trace, UpdateRecord, Usage};
+
+use super::figure::{Axis, Figure, Mark, Series, Source};
+use super::table::{LongTable, TableError};
+use crate::predict::{Curve, Prediction};
+use crate::run::Kind;
+
+impl From<Kind> for Source {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Predicted => Source::Predicted,
+            Kind::Emulated => Source::Emulated,
+            Kind::Measured => Source::Measured,
+        }
+    }
+}
+
+/// A run to be shown, with the name under which it is told from others.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedRun<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What its numbers are worth.
+    pub kind: Kind,
+    /// What happened.
+    pub trace: &'a Trace,
+}
+
+/// One row per evaluation.
+///
+/// # Errors
+/// [`TableError`], which only a bug can cause.
+pub fn curve_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
+    let curve = &run.trace.curve;
+    LongTable::new()
+        .integer("update", curve.iter().map(|point| point.update))?
+        .float("time_s", curve.iter().map(|point| point.time.as_secs_f64()))?
+        .float("loss", curve.iter().map(|point| point.evaluation.loss))?
+        .float("validation_loss", curve.iter().map(|point| point.evaluation.validation_loss))?
+        .float("accuracy", curve.iter().map(|point| point.evaluation.accuracy))?
+        .constant("kind", &run.kind.to_string())?
+        .constant("run", run.name)
+}
+
+/// One row per update of the conv (or whole) model and of a merged FC model.
+///
+/// # Errors
+/// [`TableError`], which only a bug can cause.
+pub fn update_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
+    let rows: Vec<&UpdateRecord> = run.trace.updates.iter().chain(&run.trace.fc_updates).collect();
+    let part = |record: &&UpdateRecord| format!("{:?}", record.update.part).to_lowercase();
+    LongTable::new()
+        .integer("time_ns", rows.iter().map(|r| r.time.as_nanos()))?
+        .text("part", rows.iter().map(part))?
+        .integer("group", rows.iter().map(|r| u64::from(r.update.cycle.group.0)))?
+        .integer("cycle", rows.iter().map(|r| r.update.cycle.number))?
+        .integer("read_version", rows.iter().map(|r| r.update.read.0))?
+        .integer("written_version", rows.iter().map(|r| r.update.written.0))?
+        .integer("staleness", rows.iter().map(|r| r.update.staleness.0))
+}
+
+/// One row per machine: how it spent its time, and its staleness.
+///
+/// # Errors
+/// [`TableError`], which only a bug can cause.
+pub fn machine_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
+    let trace = run.trace;
+    let n_machines = u32::try_from(trace.machines.len()).unwrap_or(u32::MAX);
+    let staleness: Vec<_> = (0..n_machines).map(|m| trace.staleness_of(MachineId(m))).collect();
+    let names = (0..n_machines).map(|m| MachineId(m).to_string());
+    let server = trace.fc_server.iter();
+    let usages: Vec<&Usage> = trace.machines.iter().chain(server.clone()).collect();
+    let of_staleness = |value: fn(&omnivore_sim::trace::StalenessSummary) -> f64| {
+        staleness.iter().map(move |s| Some(value(s))).chain(server.clone().map(|_| None))
+    };
+    LongTable::new()
+        .text("machine", names.chain(server.clone().map(|_| "FC server".to_owned())))?
+        .float("busy_s", usages.iter().map(|u| u.busy.as_secs_f64()))?
+        .float("communicating_s", usages.iter().map(|u| u.communicating.as_secs_f64()))?
+        .float("waiting_s", usages.iter().map(|u| u.waiting.as_secs_f64()))?
+        .float("staleness_mean", of_staleness(|s| s.mean))?
+        .float("staleness_sd", of_staleness(|s| s.sd))
+}
+
+/// What the horizontal axis of a loss curve shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// Updates of the model.
+    Updates,
+    /// Time.
+    Time,
+}
+
+/// Loss curves of runs and predictions in one figure.
+pub fn loss_figure(
+    title: &str,
+    against: Against,
+    runs: &[NamedRun<'_>],
+    predictions: &[(&str, &Prediction)],
+) -> Figure {
+    let x = match against {
+        Against::Updates => Axis::linear("updates", ""),
+        Against::Time => Axis::linear("time", "s"),
+    };
+    let mut figure = Figure::new(title, x, Axis::linear("training loss", "nats"));
+    for (name, prediction) in predictions {
+        let band = prediction.low.iter().copied().zip(prediction.high.iter().copied()).collect();
+        let points = points(&prediction.loss, against);
+        figure
+            .series
+            .push(Series::new(*name, Source::Predicted, Mark::Line, points).with_band(band));
+    }
+    for run in runs {
+        let curve = Curve::of_loss(&run.trace.curve).smoothed();
+        let points = points(&curve, against);
+        figure.series.push(Series::new(run.name, run.kind.into(), Mark::Line, points));
+    }
+    if !predictions.is_empty() {
+        figure.notes.push("Bands: predicted 90 % interval.".to_owned());
+    }
+    figure.notes.push("Losses are centred means of 7 evaluations.".to_owned());
+    figure
+}
+
+fn points(curve: &Curve, against: Against) -> Vec<(f64, f64)> {
+    let x = match against {
+        Against::Updates => &curve.updates,
+        Against::Time => &curve.times_s,
+    };
+    x.iter().copied().zip(curve.values.iter().copied()).collect()
+}

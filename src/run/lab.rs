@@ -1,0 +1,174 @@
+//! An experiment with its data, network and device at hand.
+
+use std::sync::{Arc, OnceLock};
+
+use omnivore_sim::cluster::{PhaseTimes, Scenario, Timing, TimingError};
+use omnivore_sim::objective::{InitialModel, Objective, synchronous_start};
+use omnivore_sim::rng::Seed;
+use omnivore_sim::workload::Workload;
+
+use crate::config::{ConfigError, DataChoice, DataFacts, Experiment, Hardware, RunConfig, Start};
+use crate::data::{self, DataError, DataSource, Dataset};
+use crate::devices::{self, DeviceName};
+use crate::models::{Model, ModelError, NetworkObjective};
+use crate::profile::{Jitter, Profile, ProfileError};
+
+/// Why an experiment cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The experiment and its data, or its device, do not go together.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The network cannot be built.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Durations cannot be worked out.
+    #[error(transparent)]
+    Timing(#[from] TimingError),
+    /// What was measured does not serve this run.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// This machine has not been measured.
+    #[error(
+        "`hardware = \"this_machine\"` needs times measured on this machine; run `omnivore calibrate` first, or name a hardware file"
+    )]
+    NotMeasured,
+}
+
+/// An experiment that is ready to compute real gradients.
+#[derive(Debug)]
+pub struct Lab {
+    experiment: Experiment,
+    objective: NetworkObjective,
+    warm: OnceLock<InitialModel>,
+}
+
+impl Lab {
+    /// Reads the data, opens the device, builds the network, and checks that they fit together.
+    ///
+    /// # Errors
+    /// [`LabError`] with the first thing that does not fit.
+    pub fn open(experiment: Experiment) -> Result<Self, LabError> {
+        let refuse =
+            |message: String, help: &str| experiment.refuse("device", message, help.to_owned());
+        let name: DeviceName = experiment
+            .run
+            .device
+            .parse()
+            .map_err(|error: devices::DeviceError| refuse(error.to_string(), ""))?;
+        let device = devices::open(name).map_err(|error| {
+            refuse(error.to_string(), "`omnivore devices` lists the devices of this machine")
+        })?;
+        let held_out = experiment.run.validation_examples as usize;
+        let data = data::load(&source(&experiment.run.data), held_out)?;
+        experiment.check_against_data(&facts(&data))?;
+        let model = Arc::new(Model::new(&experiment.network, &device)?);
+        let objective = NetworkObjective::new(
+            model,
+            Arc::new(data),
+            experiment.run.evaluation_examples,
+            experiment.run.seed,
+        );
+        Ok(Lab { experiment, objective, warm: OnceLock::new() })
+    }
+
+    /// The experiment.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// The data.
+    pub fn data(&self) -> &Dataset {
+        self.objective.data()
+    }
+
+    /// The loss under a seed.
+    pub fn objective(&self, seed: Seed) -> NetworkObjective {
+        self.objective.with_seed(seed)
+    }
+
+    /// Parameters at the beginning of a run: initial ones under its seed, or the warm start that
+    /// all seeds share.
+    pub fn start(&self, seed: Seed) -> InitialModel {
+        let run = &self.experiment.run;
+        match (run.start, run.warm_start) {
+            (Start::Warm, Some(warm)) => self
+                .warm
+                .get_or_init(|| {
+                    let mut objective = self.objective(warm.seed);
+                    let rule = warm.rule(run.weight_decay);
+                    synchronous_start(&mut objective, rule, warm.mini_batch, warm.updates)
+                })
+                .clone(),
+            _ => self.objective(seed).initial(),
+        }
+    }
+}
+
+fn source(choice: &DataChoice) -> DataSource {
+    match choice {
+        DataChoice::FashionMnistSubset => DataSource::FashionMnistSubset,
+        DataChoice::FashionMnist(folder) => DataSource::FashionMnist {
+            folder: folder.as_ref().map(|folder| folder.full().to_owned()),
+        },
+        DataChoice::Cifar10(folder) => {
+            DataSource::Cifar10Binary { folder: folder.full().to_owned() }
+        }
+        DataChoice::Images(folder) => DataSource::ImageFolder { folder: folder.full().to_owned() },
+    }
+}
+
+fn facts(data: &Dataset) -> DataFacts {
+    let side = |n: usize| u32::try_from(n).expect("an image in memory has fewer than 2^32 pixels");
+    DataFacts {
+        training_examples: data.training.len() as u64,
+        image: omnivore_sim::workload::ImageShape {
+            channels: side(data.shape.channels),
+            height: side(data.shape.height),
+            width: side(data.shape.width),
+        },
+        classes: data.classes as u64,
+    }
+}
+
+/// When things happen in a run of an experiment.
+///
+/// # Errors
+/// [`LabError::Timing`] for an impossible cluster, [`LabError::NotMeasured`] and
+/// [`LabError::Profile`] where this machine's own times are needed.
+pub fn timing(
+    experiment: &Experiment,
+    run: &RunConfig,
+    profile: Option<&Profile>,
+) -> Result<Timing, LabError> {
+    Ok(match &experiment.hardware {
+        Hardware::WholeCycle { mean, law } => Timing::WholeCycle { mean: *mean, law: law.clone() },
+        Hardware::Described(cluster) => {
+            let workload: &Workload = &experiment.workload;
+            Timing::Phases(PhaseTimes::of_cluster(cluster, workload, &run.roster)?)
+        }
+        Hardware::ThisMachine => {
+            let profile = profile.ok_or(LabError::NotMeasured)?;
+            Timing::Phases(profile.phase_times(&run.roster, Jitter::Lognormal)?)
+        }
+    })
+}
+
+impl RunConfig {
+    /// The scenario of this run under a timing.
+    pub fn scenario(&self, timing: Timing) -> Scenario {
+        Scenario {
+            roster: self.roster,
+            strategy: self.strategy,
+            rule: self.rule(),
+            timing,
+            updates: self.updates,
+            evaluate_every: self.evaluate_every,
+            divergence_loss: self.divergence_loss,
+            seed: self.seed,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One interface over the ways to run a configuration: simulate, emulate, train, replay.
+//!
+//! |             | virtual clock       | wall clock     |
+//! |-------------|---------------------|----------------|
+//! | no / synthetic loss | [`simulate`] |              |
+//! | real gradients | [`emulate`], [`follow`] | [`execute`] |
+
+mod lab;
+mod outcome;
+mod parallel;
+
+pub use lab::{Lab, LabError, timing};
+pub use outcome::{Kind, Lateness, Outcome, RunProgress};
+pub use parallel::in_parallel;
+
+use std::ops::ControlFlow;
+
+use omnivore_sim::cluster::{self, Learning, Monitor, Record, RunError, Scenario};
+use omnivore_sim::objective::{InitialModel, Objective};
+use omnivore_sim::protocol::ModelServer;
+use omnivore_sim::trace::{CurvePoint, Trace};
+use omnivore_sim::units::SimTime;
+
+use crate::runtime::{
+    Checkpoint, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup, train,
+};
+
+/// Runs a scenario on the virtual clock without a real network: with a synthetic objective, or
+/// with none for times and staleness alone.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible.
+pub fn simulate(
+    scenario: &Scenario,
+    objective: Option<&mut dyn Objective>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let learning = objective.map(|objective| Learning { start: objective.initial(), objective });
+    on_virtual_clock(Kind::Predicted, scenario, learning, progress)
+}
+
+/// Runs a scenario on the virtual clock with real gradients.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible.
+pub fn emulate(
+    lab: &Lab,
+    scenario: &Scenario,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let mut objective = lab.objective(scenario.seed);
+    let start = lab.start(scenario.seed);
+    let learning = Learning { objective: &mut objective, start };
+    on_virtual_clock(Kind::Emulated, scenario, Some(learning), progress)
+}
+
+fn on_virtual_clock<'a>(
+    kind: Kind,
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let mut watch = Watch { progress, interrupted: false };
+    let (trace, model) = cluster::run(scenario, learning, &mut watch)?;
+    Ok(finish(kind, trace, model, Vec::new(), watch.interrupted))
+}
+
+/// Follows the records of a real run on the virtual clock, with real gradients if a lab is given.
+///
+/// # Errors
+/// [`RunError`] when a record holds an event that could not have happened.
+pub fn follow(
+    lab: Option<&Lab>,
+    scenario: &Scenario,
+    records: &[Record],
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let mut watch = Watch { progress, interrupted: false };
+    let mut objective = lab.map(|lab| lab.objective(scenario.seed));
+    let learning = match (&mut objective, lab) {
+        (Some(objective), Some(lab)) => {
+            Some(Learning { objective, start: lab.start(scenario.seed) })
+        }
+        _ => None,
+    };
+    let (trace, model) = cluster::replay(scenario, records, learning, &mut watch)?;
+    let interrupted = watch.interrupted;
+    Ok(finish(Kind::Emulated, trace, model, records.to_vec(), interrupted))
+}
+
+fn finish(
+    kind: Kind,
+    trace: Trace,
+    model: ModelServer,
+    records: Vec<Record>,
+    interrupted: bool,
+) -> Outcome {
+    let (conv, fc) = model.velocities();
+    let velocity = InitialModel { conv: conv.to_vec(), fc: fc.to_vec() };
+    let weights = model.into_weights();
+    Outcome { kind, trace, weights, velocity, records, interrupted, lateness: None, state: None }
+}
+
+/// Trains on the wall clock: a thread for each conv machine, one for the FC server.
+///
+/// # Errors
+/// [`RuntimeError`] when the scenario is not possible or a worker fails.
+pub fn execute(
+    lab: &Lab,
+    scenario: &Scenario,
+    pacing: Pacing,
+    resume: Option<Checkpoint>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RuntimeError> {
+    let mut evaluator = lab.objective(scenario.seed);
+    let stages = || Box::new(NetworkStages::new(lab.objective(scenario.seed))) as Box<dyn Stages>;
+    let setup = TrainSetup {
+        scenario,
+        pacing,
+        threads_per_worker: 1,
+        machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
+        fc_server: stages(),
+        start: lab.start(scenario.seed),
+        evaluator: &mut evaluator,
+        resume,
+    };
+    let done = train(setup, &mut TrainWatch(progress))?;
+    let lateness = (pacing == Pacing::Prescribed)
+        .then_some(Lateness { late_cycles: done.late_cycles, cycles: done.cycles });
+    Ok(Outcome {
+        kind: Kind::Measured,
+        trace: done.trace,
+        weights: done.state.weights.clone(),
+        velocity: done.state.velocity.clone(),
+        records: done.state.records.clone(),
+        interrupted: done.interrupted,
+        lateness,
+        state: Some(done.state),
+    })
+}
+
+/// Watches a run on the virtual clock.
+struct Watch<'a> {
+    progress: &'a dyn RunProgress,
+    interrupted: bool,
+}
+
+impl Monitor for Watch<'_> {
+    fn evaluated(&mut self, point: &CurvePoint) -> ControlFlow<()> {
+        self.progress.updated(point.update);
+        self.progress.evaluated(point);
+        if self.progress.is_interrupted() {
+            self.interrupted = true;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+}
+
+/// Watches a run on the wall clock.
+struct TrainWatch<'a>(&'a dyn RunProgress);
+
+impl TrainMonitor for TrainWatch<'_> {
+    fn updated(&mut self, updates: u64, _: SimTime) -> ControlFlow<()> {
+        self.0.updated(updates);
+        if self.0.is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn evaluated(&mut self, point: &CurvePoint) {
+        self.0.evaluated(point);
+    }
+
+    fn checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
+        self.0.checkpoint(checkpoint)
+    }
+}

@@ -1,0 +1,160 @@
+//! The state of a real run on disk: numbers in `safetensors`, everything else in JSON.
+
+use std::path::Path;
+
+use omnivore_sim::objective::InitialModel;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{RunFolder, StoreError, read, read_json};
+
+/// File of the parameters and velocities.
+const MODEL_FILE: &str = "model.safetensors";
+
+/// File of everything else that a run needs to go on.
+const STATE_FILE: &str = "state.json";
+
+/// A run's state: its model and whatever its owner keeps beside it.
+#[derive(Clone, Debug)]
+pub struct RunState<T> {
+    /// Parameters.
+    pub weights: InitialModel,
+    /// Velocities.
+    pub velocity: InitialModel,
+    /// The rest.
+    pub rest: T,
+}
+
+/// The rest of a state with the check sum of the model that belongs to it, so that a kill between
+/// the two files is noticed.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Sealed<T> {
+    model_crc32: u32,
+    rest: T,
+}
+
+/// Parameters and velocities as a `safetensors` file.
+///
+/// # Errors
+/// A message, should the library refuse.
+pub fn model_bytes(weights: &InitialModel, velocity: &InitialModel) -> Result<Vec<u8>, String> {
+    let parts = [
+        ("conv", &weights.conv),
+        ("fc", &weights.fc),
+        ("conv_velocity", &velocity.conv),
+        ("fc_velocity", &velocity.fc),
+    ];
+    let shapes = parts.map(|(_, values)| [values.len()]);
+    let tensors = parts.iter().zip(&shapes);
+    named_tensors(tensors.map(|((name, values), shape)| (*name, &shape[..], values.as_slice())))
+}
+
+/// Tensors by name and shape as a `safetensors` file, for other programs.
+///
+/// # Errors
+/// A message, should the library refuse.
+pub fn named_tensors<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [f32])>,
+) -> Result<Vec<u8>, String> {
+    let parts: Vec<(&str, &[usize], Vec<u8>)> =
+        tensors.map(|(name, shape, values)| (name, shape, bytes(values))).collect();
+    let views: Result<Vec<_>, String> = parts
+        .iter()
+        .map(|(name, shape, data)| {
+            let view = TensorView::new(Dtype::F32, shape.to_vec(), data);
+            Ok((*name, view.map_err(|error| error.to_string())?))
+        })
+        .collect();
+    safetensors::serialize(views?, None).map_err(|error| error.to_string())
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Writes a state: the model first, then the rest that names it. The previous state stays usable
+/// until the rest has been replaced, since each state's model has a name of its own.
+///
+/// # Errors
+/// [`StoreError::Write`].
+pub fn save_state<T: Serialize>(folder: &RunFolder, state: &RunState<T>) -> Result<(), StoreError> {
+    let failed = |message| StoreError::Write {
+        path: folder.path().join(MODEL_FILE),
+        source: std::io::Error::other::<String>(message),
+    };
+    let model = model_bytes(&state.weights, &state.velocity).map_err(failed)?;
+    let sealed = Sealed { model_crc32: crc32(&model), rest: &state.rest };
+    let own_name = model_file(sealed.model_crc32);
+    folder.write(&own_name, &model)?;
+    folder.write_json(STATE_FILE, &sealed)?;
+    remove_other_models(folder.path(), &own_name);
+    folder.write(MODEL_FILE, &model)
+}
+
+fn model_file(crc32: u32) -> String {
+    format!("checkpoint-{crc32:08x}.safetensors")
+}
+
+/// Left-overs of earlier checkpoints only cost space, so a failure to remove one is no error.
+fn remove_other_models(folder: &Path, keep: &str) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("checkpoint-") && name != keep {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Reads a state back; `None` where the folder holds none.
+///
+/// # Errors
+/// [`StoreError::Read`], or [`StoreError::Content`] when a file is damaged.
+pub fn load_state<T: DeserializeOwned>(folder: &Path) -> Result<Option<RunState<T>>, StoreError> {
+    let path = folder.join(STATE_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let sealed: Sealed<T> = read_json(&path, "checkpoint")?;
+    let model_path = folder.join(model_file(sealed.model_crc32));
+    let model = read(&model_path)?;
+    if crc32(&model) != sealed.model_crc32 {
+        let reason = "its check sum is not the one in the checkpoint".to_owned();
+        return Err(StoreError::Content { path: model_path, what: "model", reason });
+    }
+    let (weights, velocity) = parse_model(&model_path, &model)?;
+    Ok(Some(RunState { weights, velocity, rest: sealed.rest }))
+}
+
+/// Reads the parameters of a finished run.
+///
+/// # Errors
+/// [`StoreError::Read`], or [`StoreError::Content`] when the file is damaged.
+pub fn load_model(folder: &Path) -> Result<InitialModel, StoreError> {
+    let path = folder.join(MODEL_FILE);
+    Ok(parse_model(&path, &read(&path)?)?.0)
+}
+
+fn parse_model(path: &Path, bytes: &[u8]) -> Result<(InitialModel, InitialModel), StoreError> {
+    let broken =
+        |reason: String| StoreError::Content { path: path.to_owned(), what: "model", reason };
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| broken(error.to_string()))?;
+    let values = |name: &str| {
+        let tensor = tensors.tensor(name).map_err(|error| broken(error.to_string()))?;
+        if tensor.dtype() != Dtype::F32 {
+            return Err(broken(format!("`{name}` is {:?}, not F32", tensor.dtype())));
+        }
+        let words = tensor.data().chunks_exact(4);
+        Ok(words.map(|w| f32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect::<Vec<f32>>())
+    };
+    let weights = InitialModel { conv: values("conv")?, fc: values("fc")? };
+    let velocity = InitialModel { conv: values("conv_velocity")?, fc: values("fc_velocity")? };
+    Ok((weights, velocity))
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut sum = flate2::Crc::new();
+    sum.update(bytes);
+    sum.sum()
+}

@@ -1,0 +1,154 @@
+//! Everything that is written: run folders, manifests, checkpoints.
+//!
+//! A file appears whole or not at all: it is written beside its place and renamed. A folder is
+//! found to be writable before any work starts.
+
+mod checkpoint;
+mod manifest;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use checkpoint::{RunState, load_model, load_state, model_bytes, named_tensors, save_state};
+pub use manifest::Manifest;
+
+/// Why something cannot be written or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A folder or file cannot be written.
+    #[error("cannot write `{}`", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("`{}` is not a usable {what}: {reason}", path.display())]
+    Content {
+        /// Where.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A folder that holds one run.
+#[derive(Clone, Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// A folder that exists and can be written, made if necessary.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason.
+    pub fn create(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Write { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(failed)?;
+        tempfile::NamedTempFile::new_in(path).map_err(failed)?;
+        Ok(RunFolder { path: path.to_owned() })
+    }
+
+    /// The first of `path`, `path-2`, `path-3`, … that does not exist, made.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason.
+    pub fn create_new(path: &Path) -> Result<Self, StoreError> {
+        let numbered = |n: u32| match n {
+            1 => path.to_owned(),
+            n => PathBuf::from(format!("{}-{n}", path.display())),
+        };
+        let free = (1..).map(numbered).find(|candidate| !candidate.exists());
+        Self::create(&free.expect("some number is free"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file, with its folders.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason; a file of that name is then as it was.
+    pub fn write(&self, name: impl AsRef<Path>, content: &[u8]) -> Result<(), StoreError> {
+        write_atomically(&self.path.join(name), content)
+    }
+
+    /// Writes a value as JSON, indented.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason.
+    pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let text = serde_json::to_string_pretty(value).map_err(|error| StoreError::Write {
+            path: self.path.join(name),
+            source: std::io::Error::other(error),
+        })?;
+        self.write(name, format!("{text}\n").as_bytes())
+    }
+
+    /// Reads back a value written as JSON; `None` where there is no such file.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`] or [`StoreError::Content`].
+    pub fn read_json<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        what: &'static str,
+    ) -> Result<Option<T>, StoreError> {
+        let path = self.path.join(name);
+        if !path.exists() {
+            return Ok(None);
+        }
+        read_json(&path, what).map(Some)
+    }
+}
+
+/// Reads a value written as JSON.
+///
+/// # Errors
+/// [`StoreError::Read`] or [`StoreError::Content`].
+pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, StoreError> {
+    let text = read(path)?;
+    serde_json::from_slice(&text).map_err(|error| StoreError::Content {
+        path: path.to_owned(),
+        what,
+        reason: error.to_string(),
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    fs::read(path).map_err(|source| StoreError::Read { path: path.to_owned(), source })
+}
+
+fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Write { path: path.to_owned(), source };
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
+    fs::create_dir_all(folder).map_err(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    let readable_by_all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.as_file().set_permissions(readable_by_all).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

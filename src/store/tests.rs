@@ -1,0 +1,67 @@
+//! What is written comes back, whole or not at all.
+
+use omnivore_sim::objective::InitialModel;
+
+use super::*;
+
+fn state(first: f32, rest: &str) -> RunState<String> {
+    let model = |x: f32| InitialModel { conv: vec![x, 2.0], fc: vec![3.0] };
+    RunState { weights: model(first), velocity: model(-first), rest: rest.to_owned() }
+}
+
+#[test]
+fn a_state_comes_back_as_it_was_and_its_size_does_not_grow() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let folder = RunFolder::create(place.path()).expect("writable");
+    let files = || fs::read_dir(place.path()).expect("readable").count();
+    save_state(&folder, &state(1.0, "one")).expect("writable");
+    let n_files = files();
+    save_state(&folder, &state(5.0, "two")).expect("writable");
+    assert_eq!(files(), n_files);
+    let back: RunState<String> =
+        load_state(place.path()).expect("readable").expect("a state was saved");
+    assert_eq!((back.rest.as_str(), back.weights.conv[0]), ("two", 5.0));
+    assert_eq!(load_model(place.path()).expect("readable"), back.weights);
+}
+
+#[test]
+fn a_damaged_model_is_refused_with_its_file() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let folder = RunFolder::create(place.path()).expect("writable");
+    save_state(&folder, &state(1.0, "one")).expect("writable");
+    let model = fs::read_dir(place.path())
+        .expect("readable")
+        .map(|entry| entry.expect("readable").path())
+        .find(|path| path.to_string_lossy().contains("checkpoint-"))
+        .expect("the checkpoint's model");
+    let mut bytes = fs::read(&model).expect("readable");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    fs::write(&model, bytes).expect("writable");
+    let refused = load_state::<String>(place.path()).expect_err("damaged").to_string();
+    assert!(refused.contains("checkpoint-") && refused.contains("check sum"), "{refused}");
+}
+
+#[test]
+fn a_folder_without_a_state_has_none() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    assert!(load_state::<String>(place.path()).expect("readable").is_none());
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error_with_its_path() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let file = place.path().join("file");
+    fs::write(&file, "not a folder").expect("writable");
+    let refused = RunFolder::create(&file.join("run")).expect_err("a file is in the way");
+    assert!(refused.to_string().contains("file"), "{refused}");
+}
+
+#[test]
+fn new_folders_never_meet_an_old_one() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let names: Vec<_> = (0..3)
+        .map(|_| RunFolder::create_new(&place.path().join("run")).expect("writable"))
+        .map(|folder| folder.path().file_name().expect("named").to_owned())
+        .collect();
+    assert_eq!(names, ["run", "run-2", "run-3"]);
+}
