@@ -7,8 +7,8 @@
 //! both clocks drive through the same events and actions.
 //!
 //! ```text
-//!  floor 0   units · ids · rng
-//!  floor 1   engine · hardware · workload · protocol · objective
+//!  floor 0   units · ids · parameters · rng (knows ids)
+//!  floor 1   engine · hardware · workload · protocol · objective (knows protocol)
 //!  floor 2   trace
 //!  floor 3   cluster · analytic        (they share nothing above floor 1: one is the other's test)
 //! ```
@@ -22,6 +22,7 @@ pub mod engine;
 pub mod hardware;
 pub mod ids;
 pub mod objective;
+pub mod parameters;
 pub mod protocol;
 pub mod rng;
 pub mod trace;

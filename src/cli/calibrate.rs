@@ -86,14 +86,14 @@ pub fn calibrate_in(
     common: &Common,
 ) -> Result<Calibration, Failure> {
     if let Some(done) = folder.read_json::<Calibration>(CALIBRATION_FILE, "calibration")? {
-        remark(common.output.quiet, "using the calibration that is in the folder");
+        remark(common.output.remarks(), "using the calibration that is in the folder");
         return Ok(done);
     }
     let experiment = lab.experiment();
     let plan = experiment.require_calibration()?;
     let profile = measure_machine(folder, lab, common)?;
     let runs = (plan.runs.len() * plan.seeds.len()) as u64;
-    let bar = Bar::new("calibration runs", runs, common.output.quiet);
+    let bar = Bar::new("calibration runs", runs, common.output.remarks());
     let keeper = Kept { folder, bar: &bar };
     let calibration = fit(lab, profile, common.output.n_threads(), &keeper, &Silent)?;
     folder.write_json(CALIBRATION_FILE, &calibration)?;
@@ -128,7 +128,7 @@ fn measure_machine(
         threads_per_worker: 1,
         rounds: plan.repetitions,
     };
-    let bar = Bar::new("measuring", 100, common.output.quiet);
+    let bar = Bar::new("measuring", 100, common.output.remarks());
     let profile =
         measure(&setup, &mut |fraction| bar.set_fraction(fraction)).map_err(Failure::input)?;
     folder.write_json("profile.json", &profile)?;

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use failure::Failure;
+use progress::Remarks;
 
 /// Plans, predicts and verifies distributed SGD.
 ///
@@ -116,7 +117,25 @@ struct Output {
     quiet: bool,
 }
 
+/// How a verb prints what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Where a real run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    Fresh,
+    Resumed,
+}
+
 impl Output {
+    fn remarks(&self) -> Remarks {
+        if self.quiet { Remarks::Hidden } else { Remarks::Shown }
+    }
+
     fn n_threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(cores, usize::from)
@@ -140,11 +159,14 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::New { name } => setup::new(&name),
         Verb::Check(common) => setup::check(&common),
-        Verb::Devices { json } => setup::devices(json),
+        Verb::Devices { json } => setup::devices(if json { Format::Json } else { Format::Text }),
         Verb::Calibrate(common) => calibrate::calibrate(&common),
         Verb::Simulate(common) => runs::simulate(&common),
         Verb::Emulate(common) => runs::emulate(&common),
-        Verb::Train { common, resume } => runs::train(&common, resume),
+        Verb::Train { common, resume } => {
+            let beginning = if resume { Beginning::Resumed } else { Beginning::Fresh };
+            runs::train(&common, beginning)
+        }
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Optimize(common) => optimize::optimize(&common),
         Verb::Evaluate { run, export, output } => {

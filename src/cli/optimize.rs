@@ -124,7 +124,7 @@ impl Desk<'_> {
         let experiment = self.lab.experiment();
         let space = experiment.require_search()?;
         let n = space.groups.len() * space.explicit_momentum.len() * space.learning_rate.len();
-        let bar = Bar::new("candidates", n as u64, self.common.output.quiet);
+        let bar = Bar::new("candidates", n as u64, self.common.output.remarks());
         let target = self.calibration.loss_target(self.goal.target())?;
         let profile = self.calibration.profile.as_ref();
         Ok(search(experiment, self.predictor, profile, target, &bar)?)
@@ -176,7 +176,7 @@ impl Desk<'_> {
         }
         let watch = Stopwatch::start();
         let experiment = self.lab.experiment();
-        let bar = Bar::new(&name, experiment.run.updates, self.common.output.quiet);
+        let bar = Bar::new(&name, experiment.run.updates, self.common.output.remarks());
         let profile = self.calibration.profile.as_ref();
         let done = measure(self.lab, profile, choice, self.goal, self.execution, &bar)?;
         drop(bar);
@@ -288,7 +288,7 @@ impl Comparison<'_> {
         let mut object = self.object(candidates);
         folder.write_json("summary.json", &object)?;
         for text in self.remarks() {
-            remark(common.output.quiet, &text);
+            remark(common.output.remarks(), &text);
         }
         if common.output.json {
             object.insert("out".into(), folder.path().display().to_string().into());

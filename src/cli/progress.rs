@@ -28,6 +28,15 @@ pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
+/// Whether progress and remarks go to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remarks {
+    /// They do.
+    Shown,
+    /// `--quiet`.
+    Hidden,
+}
+
 /// Keeps checkpoints of a real run.
 pub type Keeper<'a> = &'a (dyn Fn(Checkpoint) -> Result<(), String> + Sync);
 
@@ -39,8 +48,8 @@ pub struct Bar<'a> {
 
 impl<'a> Bar<'a> {
     /// A bar of `length` updates or pieces.
-    pub fn new(what: &str, length: u64, quiet: bool) -> Self {
-        let shown = !quiet && std::io::stderr().is_terminal();
+    pub fn new(what: &str, length: u64, remarks: Remarks) -> Self {
+        let shown = remarks == Remarks::Shown && std::io::stderr().is_terminal();
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
@@ -108,8 +117,8 @@ impl RunProgress for Silent {
 }
 
 /// A remark to standard error.
-pub fn remark(quiet: bool, text: &str) {
-    if !quiet {
+pub fn remark(remarks: Remarks, text: &str) {
+    if remarks == Remarks::Shown {
         eprintln!("{text}");
     }
 }

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
-use super::progress::{Bar, Silent, is_interrupted, remark};
+use super::progress::{Bar, Remarks, Silent, is_interrupted, remark};
 use super::run_folder::{self, Circumstances, print_summary, write_run};
 use super::setup::overrides;
-use super::{Common, Output, json};
+use super::{Beginning, Common, Output, json};
 use crate::config::{
     self, Experiment, Hardware, Loaded, ObjectiveChoice, Overrides, Pacing as PacingChoice,
     Quadratic, Sweep,
@@ -35,7 +35,7 @@ const LATE_SHARE_TO_WARN: f64 = 0.01;
 pub fn simulate(common: &Common) -> Result<(), Failure> {
     run_or_sweep("simulate", common, |experiment, _| {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
-        let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.quiet)?;
+        let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.remarks())?;
         Ok(Done { outcome, prediction, lab: None })
     })
 }
@@ -43,7 +43,7 @@ pub fn simulate(common: &Common) -> Result<(), Failure> {
 fn simulate_one(
     experiment: &Experiment,
     scenario: &Scenario,
-    quiet: bool,
+    remarks: Remarks,
 ) -> Result<(Outcome, Option<Prediction>), Failure> {
     let missing = |table: &str| {
         experiment.refuse(
@@ -54,7 +54,7 @@ fn simulate_one(
     };
     match &experiment.objective {
         None => {
-            remark(quiet, "no `objective` is set: times and staleness only, no loss");
+            remark(remarks, "no `objective` is set: times and staleness only, no loss");
             Ok((run::simulate(scenario, None, &Silent)?, None))
         }
         Some(ObjectiveChoice::Quadratic) => {
@@ -122,7 +122,7 @@ fn run_or_sweep(
     match config::load_any(&common.file, &overrides(common))? {
         Loaded::Run(experiment) => {
             let folder = run_folder::open(&common.output, verb, &experiment.name)?;
-            let bar = Bar::new(verb, experiment.run.updates, common.output.quiet);
+            let bar = Bar::new(verb, experiment.run.updates, common.output.remarks());
             let threads = common.output.n_threads();
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
@@ -217,7 +217,7 @@ fn sweep_runs(
     work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
 ) -> Result<(), Failure> {
     let folder = run_folder::open(&common.output, verb, &sweep.name)?;
-    let bar = Bar::new(verb, sweep.runs.len() as u64, common.output.quiet);
+    let bar = Bar::new(verb, sweep.runs.len() as u64, common.output.remarks());
     let results = in_parallel(common.output.n_threads(), &sweep.runs, |run| {
         let file = format!("runs/{}.json", run.name);
         let object = match folder.read_json::<Map<String, Value>>(&file, "summary")? {
@@ -325,7 +325,7 @@ fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
 }
 
 /// `omnivore train FILE`.
-pub fn train(common: &Common, resume: bool) -> Result<(), Failure> {
+pub fn train(common: &Common, beginning: Beginning) -> Result<(), Failure> {
     let watch = Stopwatch::start();
     let experiment = config::load(&common.file, &overrides(common))?;
     let (timing, pacing) = match experiment.run.pacing {
@@ -334,16 +334,19 @@ pub fn train(common: &Common, resume: bool) -> Result<(), Failure> {
     };
     let scenario = experiment.run.scenario(timing);
     let folder = run_folder::open(&common.output, "train", &experiment.name)?;
-    let state = if resume { Some(state_to_resume(&experiment, &folder)?) } else { None };
+    let state = match beginning {
+        Beginning::Fresh => None,
+        Beginning::Resumed => Some(state_to_resume(&experiment, &folder)?),
+    };
     let lab = Lab::open(experiment.clone())?;
     let keep = |state: Checkpoint| keep_state(&folder, state).map_err(|error| error.to_string());
-    let bar = Bar::new("train", experiment.run.updates, common.output.quiet).with_keeper(&keep);
+    let bar = Bar::new("train", experiment.run.updates, common.output.remarks()).with_keeper(&keep);
     let outcome = run::execute(&lab, &scenario, pacing, state, &bar)?;
     drop(bar);
     if let Some(state) = outcome.state.clone() {
         keep_state(&folder, state)?;
     }
-    warn_of_lateness(&outcome, common.output.quiet);
+    warn_of_lateness(&outcome, common.output.remarks());
     let done = Done { outcome, prediction: None, lab: Some(lab) };
     publish("train", common, &experiment, &done, &folder, watch.elapsed())
 }
@@ -376,7 +379,7 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkp
     Ok(state)
 }
 
-fn warn_of_lateness(outcome: &Outcome, quiet: bool) {
+fn warn_of_lateness(outcome: &Outcome, remarks: Remarks) {
     if let Some(late) = outcome.lateness.filter(|late| late.share() > LATE_SHARE_TO_WARN) {
         let text = format!(
             "warning: {} of {} cycles ({:.1} %) took longer than prescribed; this machine is too slow for this cluster at this pace",
@@ -384,7 +387,7 @@ fn warn_of_lateness(outcome: &Outcome, quiet: bool) {
             late.cycles,
             100.0 * late.share()
         );
-        remark(quiet, &text);
+        remark(remarks, &text);
     }
 }
 
@@ -406,7 +409,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     };
     let lab = Lab::open(experiment.clone())?;
     let folder = run_folder::open(output, "replay", &experiment.name)?;
-    let bar = Bar::new("replay", scenario.updates, output.quiet);
+    let bar = Bar::new("replay", scenario.updates, output.remarks());
     // A worker computes with one thread, so its replay does too: bits depend on nothing else.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Failure::internal)?;
     let outcome = pool.install(|| run::follow(Some(&lab), &scenario, &recorded.records, &bar))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::{Common, json};
+use super::{Common, Format, json};
 use crate::config::{self, Loaded, Overrides};
 use crate::devices::{self, Unavailable};
 use crate::report::table::{Cell, SummaryTable};
@@ -66,10 +66,10 @@ pub fn check(common: &Common) -> Result<(), Failure> {
 }
 
 /// `omnivore devices`.
-pub fn devices(as_json: bool) -> Result<(), Failure> {
+pub fn devices(format: Format) -> Result<(), Failure> {
     let list = devices::list();
     let why = |reason: &Unavailable| reason.to_string();
-    if as_json {
+    if format == Format::Json {
         let rows: Vec<Value> = list
             .iter()
             .map(|status| {

@@ -6,10 +6,15 @@ use super::microkernel::{Engine, Instructions};
 use super::packed;
 use super::parallel::Units;
 use super::shape::ConvolutionShape;
+use super::winograd;
 
 /// How a convolution becomes matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
+    /// [`Lowering::Packed`], but kernels of 3×3 with stride 1 and enough channels in fewer
+    /// multiplications, at the price of a few more roundings (arXiv:1509.09308). Scratch memory
+    /// holds the transforms of a few images.
+    Winograd(Instructions),
     /// Blocks are packed straight from the image; no lowered matrix exists. Scratch memory does
     /// not grow with the mini-batch. [`Instructions::Portable`] has no packed kernels and lowers
     /// one image at a time.
@@ -22,14 +27,15 @@ pub enum Lowering {
 }
 
 impl Default for Lowering {
-    /// Packed, with the best instructions of this processor.
+    /// The fastest on this processor.
     fn default() -> Self {
-        Self::Packed(Instructions::detect())
+        Self::Winograd(Instructions::detect())
     }
 }
 
 /// What a [`Lowering`] comes to for a shape.
 enum Method<'a> {
+    Winograd(Engine),
     Packed(Engine),
     Lowered(Lowered<'a>),
 }
@@ -38,10 +44,18 @@ impl Lowering {
     fn method(self, shape: &ConvolutionShape) -> Result<Method<'_>, KernelError> {
         let batch = shape.sizes().batch;
         match self {
-            Self::Packed(instructions) => Ok(match Engine::new(instructions)? {
-                Some(engine) => Method::Packed(engine),
-                None => Method::Lowered(Lowered::new(shape, 1)),
-            }),
+            Self::Winograd(instructions) if winograd::pays(shape) => {
+                Ok(match Engine::new(instructions)? {
+                    Some(engine) => Method::Winograd(engine),
+                    None => Method::Lowered(Lowered::new(shape, 1)),
+                })
+            }
+            Self::Winograd(instructions) | Self::Packed(instructions) => {
+                Ok(match Engine::new(instructions)? {
+                    Some(engine) => Method::Packed(engine),
+                    None => Method::Lowered(Lowered::new(shape, 1)),
+                })
+            }
             Self::Materialised { images_at_once } if (1..=batch).contains(&images_at_once) => {
                 Ok(Method::Lowered(Lowered::new(shape, images_at_once)))
             }
@@ -94,6 +108,7 @@ pub fn forward(
         shape.check_len("bias", bias.len(), shape.sizes().filters)?;
     }
     match lowering.method(shape)? {
+        Method::Winograd(engine) => winograd::forward(engine, shape, input, weights, bias, output),
         Method::Packed(engine) => packed::forward(engine, shape, input, weights, bias, output),
         Method::Lowered(lowered) => lowered.forward(input, weights, bias, output),
     }
@@ -119,6 +134,9 @@ pub fn backward_data(
     shape.check_len("output gradient", output_gradient.len(), shape.output_len())?;
     shape.check_len("input gradient", input_gradient.len(), shape.input_len())?;
     match lowering.method(shape)? {
+        Method::Winograd(engine) => {
+            winograd::backward_data(engine, shape, weights, output_gradient, input_gradient);
+        }
         Method::Packed(engine) => {
             packed::backward_data(engine, shape, weights, output_gradient, input_gradient);
         }
@@ -152,6 +170,9 @@ pub fn backward_weights(
         shape.check_len("bias gradient", gradient.len(), shape.sizes().filters)?;
     }
     match lowering.method(shape)? {
+        Method::Winograd(engine) => {
+            winograd::backward_weights(engine, shape, input, output_gradient, weight_gradient);
+        }
         Method::Packed(engine) => {
             packed::backward_weights(engine, shape, input, output_gradient, weight_gradient);
         }

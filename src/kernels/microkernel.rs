@@ -89,8 +89,9 @@ pub(super) enum Right<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub rows: usize,
-    /// `depth × rows`, row-major.
+    /// `depth × rows`; successive depths are `left_pitch` apart.
     pub left: &'a [f32],
+    pub left_pitch: usize,
     /// Width of the right panel in vectors, 1 or 2.
     pub vectors: usize,
     pub right: Right<'a>,
@@ -108,6 +109,19 @@ pub(super) struct Run {
     pub source: usize,
     pub target: usize,
     pub length: usize,
+}
+
+/// Consecutive pixels of an output plane that come out of one vector of 2×2 tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    /// Which vector of pixels: twice the row within the tiles, plus 1 for the second half of the
+    /// tiles.
+    pub quarter: usize,
+    /// First pixel within that vector.
+    pub lane: usize,
+    pub length: usize,
+    /// Where the first pixel goes.
+    pub place: usize,
 }
 
 /// A list of offsets that remembers its largest, so that one comparison checks them all.
@@ -164,6 +178,10 @@ pub(super) struct Places {
 }
 
 impl Runs {
+    pub fn values(&self) -> &[Run] {
+        &self.values
+    }
+
     /// The runs of one panel as places; `None` if they are too many or make up only one vector.
     pub fn places(&self, panel_runs: std::ops::Range<usize>, lanes: usize) -> Option<Places> {
         let mut values = [[(0, lanes); MOST_RUNS]; 2];
@@ -209,6 +227,9 @@ struct Kernels {
     pack: PackKernel,
     scatter: ScatterKernel,
     transpose: TransposeKernel,
+    transform_tiles: TransformTilesKernel,
+    transform_gradients: TransformGradientsKernel,
+    transform_back: TransformBackKernel,
 }
 
 type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
@@ -216,6 +237,12 @@ type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
 type PackKernel = unsafe fn(*const f32, &[usize], &[Run], *mut f32, usize);
 type TransposeKernel = unsafe fn(*const f32, usize, usize, usize, *mut f32, usize);
+type TransformTilesKernel =
+    unsafe fn(*const f32, &[usize], &[usize; 16], &[Run], *mut f32, (usize, usize));
+type TransformGradientsKernel =
+    unsafe fn(*const f32, &[usize], &[usize; 4], *mut f32, (usize, usize));
+type TransformBackKernel =
+    unsafe fn((*const f32, usize, usize), usize, *const f32, &[Write], *mut f32, usize);
 type ScatterKernel = unsafe fn(*mut f32, &[usize], &[Run], *const f32, usize);
 
 impl Engine {
@@ -257,7 +284,8 @@ impl Engine {
     /// Writes `tile` to `output`, whose rows are `pitch` apart.
     pub fn tile(self, tile: &Tile<'_>, output: &mut [f32], pitch: usize) {
         let width = tile.vectors * self.lanes();
-        assert!(tile.left.len() >= tile.depth * tile.rows);
+        assert!(tile.depth > 0 && tile.left_pitch >= tile.rows);
+        assert!(tile.left.len() >= (tile.depth - 1) * tile.left_pitch + tile.rows);
         assert!((1..=width).contains(&tile.columns) && tile.columns + self.lanes() > width);
         assert!(output.len() >= (tile.rows - 1) * pitch + tile.columns);
         if let Start::Bias(bias) = tile.start {
@@ -269,7 +297,7 @@ impl Engine {
                 assert!(right.len() >= tile.depth * width);
                 let kernel = self.kernels.tiles[tile.rows - 1][tile.vectors - 1];
                 // SAFETY: the processor has the instructions, since `self` exists. The kernel reads
-                // `depth·rows` floats on the left, `depth·width` on the right, a bias per row, and
+                // `rows` floats per depth on the left, `depth·width` on the right, a bias per row, and
                 // touches `columns` floats of each of `rows` output rows; all were compared with
                 // the lengths above.
                 unsafe { kernel(tile, right.as_ptr(), output, pitch) }
@@ -284,6 +312,85 @@ impl Engine {
                 unsafe { kernel(tile, stage.as_ptr(), offsets, places, output, pitch) }
             }
         }
+    }
+
+    /// Transforms tiles of 4×4 pixels for [`super::winograd`]: `Bᵀ·d·B`, a vector of tiles at once.
+    ///
+    /// For every item, the pixels of the vector's tiles are at its offset plus that of a tap plus
+    /// that of a run; frequency `x` goes to `target[item·item_pitch + x·frequency_pitch]`.
+    pub fn transform_tiles(
+        self,
+        source: &[f32],
+        (items, range, taps): (&Offsets, std::ops::Range<usize>, &[usize; 16]),
+        (runs, vector_runs): (&Runs, std::ops::Range<usize>),
+        target: &mut [f32],
+        (item_pitch, frequency_pitch): (usize, usize),
+    ) {
+        let largest_tap = taps.iter().copied().max().unwrap_or(0);
+        let most = items.largest + largest_tap + runs.source_end + self.slack();
+        assert!(source.len() >= most);
+        let items = &items.values[range];
+        let Some(last) = items.len().checked_sub(1) else { return };
+        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        assert!(target.len() >= needed);
+        let runs = &runs.values[vector_runs];
+        let kernel = self.kernels.transform_tiles;
+        let pitches = (item_pitch, frequency_pitch);
+        // SAFETY: the processor has the instructions. A load begins in a run and ends within the
+        // slack behind it, a store is one vector at an item's frequency; both were compared above.
+        unsafe { kernel(source.as_ptr(), items, taps, runs, target.as_mut_ptr(), pitches) }
+    }
+
+    /// Transforms gradients of 2×2 pixels for [`super::winograd`]: `A·y·Aᵀ`, a vector of filters at
+    /// once.
+    ///
+    /// For every item, pixel `i` is at `source[item + taps[i]]`; targets as in
+    /// [`Engine::transform_tiles`].
+    pub fn transform_gradients(
+        self,
+        source: &[f32],
+        (items, range, taps): (&Offsets, std::ops::Range<usize>, &[usize; 4]),
+        target: &mut [f32],
+        (item_pitch, frequency_pitch): (usize, usize),
+    ) {
+        let largest_tap = taps.iter().copied().max().unwrap_or(0);
+        assert!(source.len() >= items.largest + largest_tap + self.lanes());
+        let items = &items.values[range];
+        let Some(last) = items.len().checked_sub(1) else { return };
+        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        assert!(target.len() >= needed);
+        let kernel = self.kernels.transform_gradients;
+        let pitches = (item_pitch, frequency_pitch);
+        // SAFETY: as for tiles; a load is one vector at an item's tap.
+        unsafe { kernel(source.as_ptr(), items, taps, target.as_mut_ptr(), pitches) }
+    }
+
+    /// Transforms products back for [`super::winograd`]: `Aᵀ·m·A` plus a bias, a vector of tiles at
+    /// once, for every row of `products` (pitch, and pitch between frequencies).
+    ///
+    /// Each write takes some of the pixels that come out for the vector to their place in the
+    /// plane of the row; planes are `plane_pitch` apart.
+    pub fn transform_back(
+        self,
+        (products, row_pitch, frequency_pitch): (&[f32], usize, usize),
+        (rows, bias): (usize, Option<&[f32]>),
+        writes: &[Write],
+        (output, plane_pitch): (&mut [f32], usize),
+    ) {
+        let lanes = self.lanes();
+        assert!(rows > 0 && bias.is_none_or(|bias| bias.len() >= rows));
+        assert!(products.len() >= (rows - 1) * row_pitch + 15 * frequency_pitch + lanes);
+        for write in writes {
+            assert!(write.quarter < 4 && write.lane + write.length <= lanes);
+            assert!(output.len() >= (rows - 1) * plane_pitch + write.place + write.length);
+        }
+        let kernel = self.kernels.transform_back;
+        let bias = bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
+        let products = (products.as_ptr(), row_pitch, frequency_pitch);
+        // SAFETY: the processor has the instructions. The kernel reads a vector per frequency and
+        // row, a bias per row if there is one, and performs the writes in each row's plane; all
+        // were compared with the lengths above.
+        unsafe { kernel(products, rows, bias, writes, output.as_mut_ptr(), plane_pitch) }
     }
 
     /// Adds to `sums`, for every pair of rows, a vector whose lanes add up to the dot product.
@@ -499,8 +606,9 @@ macro_rules! kernels {
                         *sum = multiply_add(factor, column, *sum);
                     }
                 }
-                // SAFETY: one row further is still within the panel or just at its end.
-                (left, right) = unsafe { (left.add(ROWS), right.add(VECTORS * LANES)) };
+                // The last step may lead past the end of a panel.
+                left = left.wrapping_add(tile.left_pitch);
+                right = right.wrapping_add(VECTORS * LANES);
             }
             finish!(sums, tile, output, pitch);
         }
@@ -537,8 +645,8 @@ macro_rules! kernels {
                         *sum = multiply_add(factor, column, *sum);
                     }
                 }
-                // SAFETY: one row further is still within the panel or just at its end.
-                left = unsafe { left.add(ROWS) };
+                // The last step may lead past the end of the panel.
+                left = left.wrapping_add(tile.left_pitch);
             }
             finish!(sums, tile, output, pitch);
         }
@@ -683,6 +791,134 @@ macro_rules! kernels {
                 }
             }
         }
+
+        /// See [`Engine::transform_tiles`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_tiles(
+            source: *const f32,
+            items: &[usize],
+            taps: &[usize; 16],
+            runs: &[Run],
+            target: *mut f32,
+            (item_pitch, frequency_pitch): (usize, usize),
+        ) {
+            let Some((first, others)) = runs.split_first() else { return };
+            for (at, &item) in items.iter().enumerate() {
+                let mut pixels = [zero(); 16];
+                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
+                    // SAFETY: the caller vouches for a vector from the start of every run; lanes
+                    // before a run are masked out.
+                    unsafe {
+                        let source = source.add(item + tap);
+                        *pixel = load(source.add(first.source));
+                        for run in others {
+                            let from = source.wrapping_add(run.source);
+                            *pixel = load_last(*pixel, from, run.target % LANES);
+                        }
+                    }
+                }
+                for column in 0..4 {
+                    let [a, b, c, d] = [0, 4, 8, 12].map(|row| pixels[row + column]);
+                    pixels[column] = subtract(a, c);
+                    pixels[4 + column] = add(b, c);
+                    pixels[8 + column] = subtract(c, b);
+                    pixels[12 + column] = subtract(b, d);
+                }
+                for row in [0, 4, 8, 12] {
+                    let [a, b, c, d] = [0, 1, 2, 3].map(|column| pixels[row + column]);
+                    let row_out = [subtract(a, c), add(b, c), subtract(c, b), subtract(b, d)];
+                    for (column, value) in row_out.into_iter().enumerate() {
+                        // SAFETY: the caller vouches for a vector per item and frequency.
+                        unsafe {
+                            let frequency = (row + column) * frequency_pitch;
+                            store(target.add(at * item_pitch + frequency), value);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::transform_gradients`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_gradients(
+            source: *const f32,
+            items: &[usize],
+            taps: &[usize; 4],
+            target: *mut f32,
+            (item_pitch, frequency_pitch): (usize, usize),
+        ) {
+            for (at, &item) in items.iter().enumerate() {
+                let mut pixels = [zero(); 4];
+                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
+                    // SAFETY: the caller vouches for a vector at every tap of an item.
+                    *pixel = unsafe { load(source.add(item + tap)) };
+                }
+                let [a, b, c, d] = pixels;
+                let none = zero();
+                let rows = [
+                    [a, b],
+                    [add(a, c), add(b, d)],
+                    [subtract(a, c), subtract(b, d)],
+                    [subtract(none, c), subtract(none, d)],
+                ];
+                for (row, [a, b]) in rows.into_iter().enumerate() {
+                    let row_out = [a, add(a, b), subtract(a, b), subtract(none, b)];
+                    for (column, value) in row_out.into_iter().enumerate() {
+                        // SAFETY: the caller vouches for a vector per item and frequency.
+                        unsafe {
+                            let frequency = (4 * row + column) * frequency_pitch;
+                            store(target.add(at * item_pitch + frequency), value);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::transform_back`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_back(
+            (products, row_pitch, frequency_pitch): (*const f32, usize, usize),
+            rows: usize,
+            bias: *const f32,
+            writes: &[Write],
+            output: *mut f32,
+            plane_pitch: usize,
+        ) {
+            for row in 0..rows {
+                let mut columns = [[zero(); 2]; 4];
+                for (column, sums) in columns.iter_mut().enumerate() {
+                    let mut values = [zero(); 4];
+                    for (at, value) in values.iter_mut().enumerate() {
+                        let frequency = (4 * at + column) * frequency_pitch;
+                        // SAFETY: the caller vouches for a vector per row and frequency.
+                        *value = unsafe { load(products.add(row * row_pitch + frequency)) };
+                    }
+                    let [a, b, c, d] = values;
+                    *sums = [add(add(a, b), c), subtract(subtract(b, c), d)];
+                }
+                let mut start = zero();
+                if !bias.is_null() {
+                    // SAFETY: the caller vouches for a bias per row.
+                    start = splat(unsafe { *bias.add(row) });
+                }
+                let mut pixels = [zero(); 4];
+                for at in 0..2 {
+                    let [a, b, c, d] = columns.map(|sums| sums[at]);
+                    let even = add(add(add(a, b), c), start);
+                    let odd = add(subtract(subtract(b, c), d), start);
+                    [pixels[2 * at], pixels[2 * at + 1]] = interleave(even, odd);
+                }
+                for write in writes {
+                    // SAFETY: the caller vouches for the write within the plane of the row; the
+                    // lanes before the first, whose addresses may precede it, are not written.
+                    unsafe {
+                        let place = output.add(row * plane_pitch + write.place);
+                        let pixels = pixels[write.quarter];
+                        store_some(place, (write.lane, write.length), pixels);
+                    }
+                }
+            }
+        }
     };
 }
 
@@ -726,6 +962,9 @@ mod avx512 {
         pack,
         scatter,
         transpose: super::avx2::transpose,
+        transform_tiles,
+        transform_gradients,
+        transform_back,
     };
 
     kernels!("avx512f");
@@ -750,6 +989,21 @@ mod avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
+    fn subtract(a: __m512, b: __m512) -> __m512 {
+        _mm512_sub_ps(a, b)
+    }
+
+    /// Lanes of `even` and `odd` in turn, as two vectors.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn interleave(even: __m512, odd: __m512) -> [__m512; 2] {
+        let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        let high = _mm512_add_epi32(low, _mm512_set1_epi32(LANES as i32 / 2));
+        [_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd)]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
         _mm512_fmadd_ps(a, b, c)
     }
@@ -766,6 +1020,15 @@ mod avx512 {
     unsafe fn store(to: *mut f32, value: __m512) {
         // SAFETY: the caller vouches for one vector.
         unsafe { _mm512_storeu_ps(to, value) }
+    }
+
+    /// Writes `length` lanes from `lane` on.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn store_some(to: *mut f32, (lane, length): (usize, usize), value: __m512) {
+        let mask = lanes_from(lane) & !lanes_from(lane + length);
+        // SAFETY: the caller vouches for `length` floats; masked lanes are not written.
+        unsafe { _mm512_mask_storeu_ps(to.wrapping_sub(lane), mask, value) }
     }
 
     /// Mask of the lanes from `lane` on; none for 16.
@@ -829,6 +1092,9 @@ mod avx2 {
         pack,
         scatter,
         transpose,
+        transform_tiles,
+        transform_gradients,
+        transform_back,
     };
 
     kernels!("avx2,fma");
@@ -936,6 +1202,20 @@ mod avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2,fma")]
+    fn subtract(a: __m256, b: __m256) -> __m256 {
+        _mm256_sub_ps(a, b)
+    }
+
+    /// Lanes of `even` and `odd` in turn, as two vectors.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn interleave(even: __m256, odd: __m256) -> [__m256; 2] {
+        let (low, high) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+        [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
     fn multiply_add(a: __m256, b: __m256, c: __m256) -> __m256 {
         _mm256_fmadd_ps(a, b, c)
     }
@@ -965,6 +1245,15 @@ mod avx2 {
             let values = _mm256_maskload_ps(from.wrapping_sub(lane), taken);
             _mm256_blendv_ps(values, before, _mm256_castsi256_ps(kept))
         }
+    }
+
+    /// Writes `length` lanes from `lane` on.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn store_some(to: *mut f32, (lane, length): (usize, usize), value: __m256) {
+        let taken = _mm256_andnot_si256(mask(lane), mask(lane + length));
+        // SAFETY: the caller vouches for `length` floats; masked lanes are not written.
+        unsafe { _mm256_maskstore_ps(to.wrapping_sub(lane), taken, value) }
     }
 
     #[inline]

@@ -23,6 +23,7 @@ mod reduction;
 mod scratch;
 mod shape;
 mod staging;
+mod winograd;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,15 @@
 
 use std::ops::Range;
 
-use super::microkernel::{Engine, Places, Run, Runs};
+use super::microkernel::{Engine, Offsets, Places, Right, Run, Runs};
+
+/// Depth of a packed block: its panel of two vectors has to stay in the first-level cache and the
+/// block of all rows in the second-level cache.
+pub(super) const BLOCK_DEPTH: usize = 256;
+
+/// Most row panels for which tiles read the staged image themselves: packing a panel costs as much
+/// as a few rows of products, and pays only if more panels than these share it.
+const MOST_DIRECT_PANELS: usize = 4;
 
 /// Rows of a matrix divided into panels of nearly equal height, none above the engine's.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +110,21 @@ impl ColumnPanels {
         Self::with_width(engine, rows * row_length, rows, row_length, place)
     }
 
+    /// The runs of each vector of a panel.
+    pub fn vectors(
+        &self,
+        engine: Engine,
+        panel: &ColumnPanel,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let mut start = panel.runs.start;
+        let vectors = self.runs.values()[panel.runs.clone()]
+            .chunk_by(move |one, next| one.target / engine.lanes() == next.target / engine.lanes());
+        vectors.map(move |runs| {
+            start += runs.len();
+            start - runs.len()..start
+        })
+    }
+
     fn with_width(
         engine: Engine,
         width: usize,
@@ -133,5 +156,36 @@ impl ColumnPanels {
             panel.places = runs.places(panel.runs.clone(), engine.lanes());
         }
         Self { panels, runs }
+    }
+}
+
+/// A block of rows of a lowered matrix, inside a staged image.
+pub(super) struct Staged<'a> {
+    pub stage: &'a [f32],
+    pub offsets: &'a Offsets,
+    pub depths: Range<usize>,
+}
+
+impl<'a> Staged<'a> {
+    /// A panel of the block for tiles of `row_panels` panels, packed into `buffer` if that pays.
+    pub fn panel<'b>(
+        &self,
+        engine: Engine,
+        columns: &ColumnPanels,
+        panel: &'b ColumnPanel,
+        row_panels: usize,
+        buffer: &'b mut [f32],
+    ) -> Right<'b>
+    where
+        'a: 'b,
+    {
+        if let (Some(places), ..=MOST_DIRECT_PANELS) = (&panel.places, row_panels) {
+            let Self { stage, offsets, depths } = self;
+            return Right::Staged { stage, offsets, first_depth: depths.start, places };
+        }
+        let pitch = panel.vectors * engine.lanes();
+        let runs = (&columns.runs, panel.runs.clone());
+        engine.pack(self.stage, (self.offsets, self.depths.clone()), runs, buffer, pitch);
+        Right::Packed(buffer)
     }
 }

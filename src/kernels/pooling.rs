@@ -307,7 +307,7 @@ fn take_larger<const STRIDE: usize>(
     let mut at = first;
     for ((largest, winner), block) in largest.iter_mut().zip(winners).zip(blocks) {
         take_if_larger(largest, winner, block[0], at);
-        at += STRIDE as u32;
+        at += place(STRIDE);
     }
     // The stride may lead past the end of the row behind the last pixel.
     if let ([largest], [winner], [pixel, ..]) = (last_largest, last_winner, rest) {

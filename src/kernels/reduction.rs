@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::microkernel::Engine;
 use super::parallel::{Units, part, threads};
 use super::scratch::with_buffers;
 use super::shape::ConvolutionShape;
@@ -90,6 +91,85 @@ fn add_in_order(total: &mut [f32], partial: &[f32]) {
     for sums in partial.chunks_exact(total.len()) {
         for (total, sum) in total.iter_mut().zip(sums) {
             *total += sum;
+        }
+    }
+}
+
+/// A weight gradient in blocks of channels, each summed as filter, tap, channel.
+pub(super) struct ChannelBlocks {
+    groups: usize,
+    /// Channels of a group.
+    channels: usize,
+    /// Channels come in vectors of so many, which no block divides.
+    lanes: usize,
+    /// Blocks per group.
+    pub count: usize,
+}
+
+/// Some channels of a group.
+pub(super) struct ChannelBlock {
+    pub group: usize,
+    /// Which block of the group.
+    pub index: usize,
+    pub channels: Range<usize>,
+}
+
+impl ChannelBlocks {
+    /// So many blocks per group, or fewer where there are not enough channels.
+    pub fn new(engine: Engine, shape: &ConvolutionShape, wanted: usize) -> Self {
+        let (channels, lanes) = (shape.group_channels(), engine.lanes());
+        let count = wanted.clamp(1, channels.div_ceil(lanes));
+        Self { groups: shape.sizes().groups, channels, lanes, count }
+    }
+
+    /// Channels of a block, counted within the group.
+    pub fn channels(&self, block: usize) -> Range<usize> {
+        let vectors = part(self.channels.div_ceil(self.lanes), self.count, block);
+        vectors.start * self.lanes..self.channels.min(vectors.end * self.lanes)
+    }
+
+    fn block(&self, unit: usize) -> ChannelBlock {
+        let (group, index) = (unit / self.count, unit % self.count);
+        ChannelBlock { group, index, channels: self.channels(index) }
+    }
+
+    /// Sums over the images; `work` overwrites one block's sum over a range of them.
+    pub fn sum(
+        &self,
+        shape: &ConvolutionShape,
+        gradient: &mut [f32],
+        work: impl Fn(ChannelBlock, Range<usize>, &mut [f32]) + Sync,
+    ) {
+        let group_len = shape.group_filters() * shape.depth();
+        let channel_len = shape.group_filters() * shape.kernel_pixels();
+        let chunks = Chunks::new(shape, self.groups * self.count, shape.sizes().batch);
+        let bounds = |unit: usize| {
+            unit / self.count * group_len + self.channels(unit % self.count).start * channel_len
+        };
+        with_buffers([gradient.len()], |[total]| {
+            chunks.sum_blocks(total, bounds, |unit, images, sums| {
+                work(self.block(unit), images, sums);
+            });
+            for unit in 0..self.groups * self.count {
+                let ChannelBlock { group, channels, .. } = self.block(unit);
+                let gradient = &mut gradient[group * group_len..][..group_len];
+                reorder(shape, channels, &total[bounds(unit)..], gradient);
+            }
+        });
+    }
+}
+
+/// From filter, tap, channel to filter, channel, tap.
+fn reorder(shape: &ConvolutionShape, channels: Range<usize>, sums: &[f32], gradient: &mut [f32]) {
+    let (depth, taps) = (shape.depth(), shape.kernel_pixels());
+    let filters = gradient.chunks_exact_mut(depth);
+    for (gradient, sums) in filters.zip(sums.chunks_exact(channels.len() * taps)) {
+        let block = &mut gradient[channels.start * taps..][..sums.len()];
+        for (channel, target) in block.chunks_exact_mut(taps).enumerate() {
+            let tap_sums = sums[channel..].iter().step_by(channels.len());
+            for (target, &sum) in target.iter_mut().zip(tap_sums) {
+                *target = sum;
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! that the taps of a kernel row are neighbours.
 
 use super::microkernel::Engine;
+use super::shape::ConvolutionShape;
 
 /// How a kernel window slides over planes of pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,40 @@ impl Window {
     /// Row of the source plane under row `y` of the padded plane.
     fn source_row(&self, y: usize) -> Option<usize> {
         y.checked_sub(self.padding_height).filter(|&row| row < self.height)
+    }
+}
+
+impl ConvolutionShape {
+    /// The window of the forward pass.
+    pub(super) fn window(&self) -> Window {
+        let sizes = self.sizes();
+        Window {
+            height: sizes.height,
+            width: sizes.width,
+            kernel_height: sizes.kernel_height,
+            kernel_width: sizes.kernel_width,
+            stride: sizes.stride,
+            padding_height: sizes.padding,
+            padding_width: sizes.padding,
+            rows: self.output_height(),
+            columns: self.output_width(),
+        }
+    }
+
+    /// The window that gathers the data gradient from the output gradient, if stride 1 allows one.
+    pub(super) fn flipped_window(&self) -> Option<Window> {
+        let sizes = self.sizes();
+        let window = Window {
+            height: self.output_height(),
+            width: self.output_width(),
+            stride: 1,
+            padding_height: (sizes.kernel_height - 1).checked_sub(sizes.padding)?,
+            padding_width: (sizes.kernel_width - 1).checked_sub(sizes.padding)?,
+            rows: sizes.height,
+            columns: sizes.width,
+            ..self.window()
+        };
+        (sizes.stride == 1).then_some(window)
     }
 }
 

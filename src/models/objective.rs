@@ -14,7 +14,11 @@ use super::{ConvForward, FcResult, Model};
 use crate::data::{Dataset, Examples};
 
 /// The fixed training examples on which the loss is measured are the same for every seed.
-const EVALUATION_SEED: Seed = Seed(0);
+///
+/// A sample of 256 misses the loss of the whole training set by 5 % or so, always to the same side
+/// (an easy sample stays easy). Among the seeds 0 to 39 this one was nearest to it over six early
+/// checkpoints of the small network on Fashion-MNIST: within 3.5 % each, 0.2 % in the mean.
+const EVALUATION_SEED: Seed = Seed(25);
 
 /// Images evaluated at once: bounds the memory of an evaluation.
 const IMAGES_AT_ONCE: usize = 64;

@@ -60,26 +60,31 @@ struct Answer {
     product: Result<Product, String>,
 }
 
-/// A finished task with its times.
-pub(super) struct Finished {
+/// What came back, and when.
+pub(super) struct Outcome {
     pub product: Product,
-    /// When the tasks of its batch were handed out.
-    pub asked: Instant,
-    /// When the outcome was known to the asking thread.
+    /// When the asking thread learned of it.
     pub known: Instant,
-    /// How long it computed.
+    /// How long it was computed.
     pub computed: Duration,
+}
+
+/// A task that was handed out and has come back.
+pub(super) struct Finished {
+    /// When it was handed out.
+    pub asked: Instant,
+    pub outcome: Outcome,
 }
 
 impl Finished {
     /// From asking to knowing.
     pub fn span(&self) -> Duration {
-        self.known - self.asked
+        self.outcome.known - self.asked
     }
 
     /// The part of the span in which nothing was computed.
     pub fn hand_over(&self) -> Duration {
-        self.span().saturating_sub(self.computed)
+        self.span().saturating_sub(self.outcome.computed)
     }
 }
 
@@ -131,20 +136,28 @@ impl Crew {
         &self,
         tasks: impl IntoIterator<Item = (usize, Task)>,
     ) -> Result<Vec<Finished>, ProfileError> {
-        let asked = Instant::now();
-        let order: Vec<usize> = tasks
+        let asked: Vec<(usize, Instant)> = tasks
             .into_iter()
             .map(|(worker, task)| {
+                let asked = Instant::now();
                 self.ask(worker, task);
-                worker
+                (worker, asked)
             })
             .collect();
-        let mut finished = Vec::with_capacity(order.len());
-        for _ in &order {
-            finished.push(self.receive(asked)?);
+        let mut outcomes = Vec::with_capacity(asked.len());
+        for _ in &asked {
+            let (worker, outcome) = self.receive()?;
+            let place = asked.iter().position(|(of, _)| *of == worker);
+            let place = place.expect("only those who were asked answer");
+            outcomes.push((place, Finished { asked: asked[place].1, outcome }));
         }
-        finished.sort_by_key(|(worker, _)| order.iter().position(|asked| asked == worker));
-        Ok(finished.into_iter().map(|(_, finished)| finished).collect())
+        outcomes.sort_by_key(|(place, _)| *place);
+        Ok(outcomes.into_iter().map(|(_, finished)| finished).collect())
+    }
+
+    /// Waits for workers that were asked one by one.
+    pub fn await_outcomes(&self, count: usize) -> Result<(), ProfileError> {
+        (0..count).try_for_each(|_| self.receive().map(drop))
     }
 
     /// Hands out one task without waiting.
@@ -155,7 +168,7 @@ impl Crew {
     }
 
     /// Waits for the next outcome.
-    pub fn receive(&self, asked: Instant) -> Result<(usize, Finished), ProfileError> {
+    fn receive(&self) -> Result<(usize, Outcome), ProfileError> {
         let answer = self.inbox.recv();
         let known = Instant::now();
         let who = |worker| name(worker, self.fc_server());
@@ -166,7 +179,7 @@ impl Crew {
         let Answer { worker, began, ended, product } = answer.map_err(ended)?;
         let failed = |reason| ProfileError::WorkerFailed { who: who(worker), reason };
         let product = product.map_err(failed)?;
-        Ok((worker, Finished { product, asked, known, computed: ended - began }))
+        Ok((worker, Outcome { product, known, computed: ended - began }))
     }
 }
 

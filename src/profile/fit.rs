@@ -11,6 +11,9 @@ const CONFIDENCE: f64 = 0.9;
 /// A size whose median lies further from the line than this makes the affine law unfit.
 const LARGEST_RESIDUAL: f64 = 0.1;
 
+/// Medians above which a measurement counts as disturbed.
+const DISTURBED: f64 = 3.0;
+
 /// Distance of the 10 % and the 90 % quantile of a normal law, in standard deviations.
 const DECILE_RANGE: f64 = 2.563_103_131_089_201;
 
@@ -54,7 +57,7 @@ pub struct Residual {
 pub struct AffineFit {
     /// Seconds whatever the size.
     pub fixed_s: Estimate,
-    /// Seconds for every example (or gradient).
+    /// Seconds for every example, or for every gradient behind an update.
     pub per_size_s: Estimate,
     /// One for every size, ascending.
     pub residuals: Vec<Residual>,
@@ -86,8 +89,11 @@ pub struct StageTime {
 }
 
 /// Everything known of the duration of one stage.
+///
+/// Read from a file, everything but the measurements is worked out afresh, so a profile cannot
+/// contradict itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "StoredStage")]
 pub struct StageProfile {
     /// Standard deviation over mean of repeated measurements, from the deciles of their
     /// logarithms: what a log-normal law with the same middle four fifths has.
@@ -96,6 +102,25 @@ pub struct StageProfile {
     pub fit: Option<AffineFit>,
     /// The measurements, by ascending size.
     pub measured: Vec<Measured>,
+}
+
+/// A stage as a file holds it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredStage {
+    #[serde(rename = "coefficient_of_variation")]
+    _variation: f64,
+    #[serde(rename = "fit")]
+    _fit: Option<AffineFit>,
+    measured: Vec<Measured>,
+}
+
+impl TryFrom<StoredStage> for StageProfile {
+    type Error = ProfileError;
+
+    fn try_from(stored: StoredStage) -> Result<Self, ProfileError> {
+        StageProfile::new(stored.measured)
+    }
 }
 
 /// The median of a size and how much it counts: measurements over median squared, because
@@ -128,7 +153,7 @@ impl Estimate {
 }
 
 impl StageProfile {
-    /// Sorts measurements by size and fits the affine law.
+    /// Sorts measurements by size, joins those of one size and fits the affine law.
     ///
     /// Least squares through the medians of the sizes, weighted with the inverse variances of the
     /// medians. Measurements are taken to scatter in proportion to their median, alike at every
@@ -141,6 +166,13 @@ impl StageProfile {
     /// 0, and [`ProfileError::NoExamples`] for size 0.
     pub fn new(mut measured: Vec<Measured>) -> Result<Self, ProfileError> {
         measured.sort_by_key(|of_size| of_size.size);
+        measured.dedup_by(|later, earlier| {
+            let same = later.size == earlier.size;
+            if same {
+                earlier.seconds.append(&mut later.seconds);
+            }
+            same
+        });
         check(&measured)?;
         let sigma = relative_spread(&measured);
         let fit = (measured.len() > 1).then(|| Line::through(&measured).law(&measured));
@@ -185,9 +217,17 @@ impl StageProfile {
         Ok(StageTime { seconds, basis })
     }
 
-    /// Measurements divided by the median of their size.
-    pub fn relative(&self) -> Vec<f64> {
-        relative(&self.measured)
+    /// Measurements divided by the median of their size, without those above three medians, which
+    /// another program must have disturbed.
+    pub fn undisturbed(&self) -> Vec<f64> {
+        relative(&self.measured).into_iter().filter(|ratio| *ratio <= DISTURBED).collect()
+    }
+
+    /// Mean over median of the undisturbed measurements: what turns a typical duration into one
+    /// that adds up.
+    pub fn mean_over_median(&self) -> f64 {
+        let undisturbed = self.undisturbed();
+        undisturbed.iter().sum::<f64>() / count(undisturbed.len())
     }
 
     fn middle(&self, of_size: &Measured) -> Estimate {
@@ -339,7 +379,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 }
 
 /// The middle of a list that is not empty.
-pub(super) fn median(values: &[f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 

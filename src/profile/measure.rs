@@ -24,9 +24,8 @@ const AT_REST: UpdateRule =
 /// Measures the stages of a network on this machine, as a run will execute them.
 ///
 /// The sizes are the shares that `mini_batch` is cut into for every number of groups that divides
-/// `concurrency`, and for the fit also 1, a quarter, half and the whole of it. After one round of
-/// warm-up, rounds over all sizes are made until the budget is spent. `progress` is told the part
-/// done, from 0 to 1.
+/// `concurrency`, and for the fit also 1, a quarter, half and the whole of it. One round over all
+/// sizes warms up and is not counted. `progress` is told the part done, up to 1.
 ///
 /// # Errors
 /// [`ProfileError::Zero`] for an empty setup, [`ProfileError::Thread`] and
@@ -35,35 +34,44 @@ pub fn measure(
     setup: &ProfileSetup<'_>,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Profile, ProfileError> {
-    let positive = [
-        ("mini_batch", setup.mini_batch > 0),
-        ("concurrency", setup.concurrency > 0),
-        ("threads_per_worker", setup.threads_per_worker > 0),
+    let zeros = [
+        ("mini_batch", setup.mini_batch == 0),
+        ("concurrency", setup.concurrency == 0),
+        ("threads_per_worker", setup.threads_per_worker == 0),
     ];
-    if let Some((what, _)) = positive.into_iter().find(|(_, positive)| !positive) {
+    if let Some((what, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
         return Err(ProfileError::Zero { what });
     }
-    let sizes = sizes(setup.mini_batch, setup.concurrency);
+    let cuts = cuts(setup.mini_batch, setup.concurrency);
     let mut rehearsal = Rehearsal::new(setup)?;
-    rehearsal.round(&sizes)?;
+    rehearsal.round(&cuts)?;
     rehearsal.tally = Tally::default();
-    for round in 0..setup.rounds.max(LEAST_ROUNDS) {
-        progress(f64::from(round) / f64::from(setup.rounds));
-        rehearsal.round(&sizes)?;
+    let rounds = setup.rounds.max(LEAST_ROUNDS);
+    for round in 1..=rounds {
+        rehearsal.round(&cuts)?;
+        progress(f64::from(round) / f64::from(rounds));
     }
-    progress(1.0);
     rehearsal.tally.into_profile(setup)
 }
 
-/// Share sizes to measure, ascending.
-pub(super) fn sizes(mini_batch: u32, conv_machines: u32) -> Vec<u32> {
-    let machines_per_group = (1..=conv_machines).filter(|k| conv_machines.is_multiple_of(*k));
-    let shares = machines_per_group.flat_map(|k| [mini_batch / k, mini_batch.div_ceil(k)]);
-    let spread = [1, mini_batch / 4, mini_batch / 2, mini_batch];
-    let mut sizes: Vec<u32> = shares.chain(spread).filter(|size| *size > 0).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
+/// Share sizes to measure, each with the number of machines per group at which it occurs.
+///
+/// A size that several numbers of machines give belongs to the one that cuts evenly.
+pub(super) fn cuts(mini_batch: u32, conv_machines: u32) -> BTreeMap<u32, u32> {
+    let mut cuts = BTreeMap::new();
+    let possible = 1..=conv_machines.min(mini_batch);
+    let machines_per_group = possible.filter(|k| conv_machines.is_multiple_of(*k));
+    let (even, uneven): (Vec<u32>, Vec<u32>) =
+        machines_per_group.partition(|k| mini_batch.is_multiple_of(*k));
+    for machines in even.into_iter().chain(uneven) {
+        for size in [mini_batch / machines, mini_batch.div_ceil(machines)] {
+            cuts.entry(size).or_insert(machines);
+        }
+    }
+    for size in [1, mini_batch / 4, mini_batch / 2].into_iter().filter(|size| *size > 0) {
+        cuts.entry(size).or_insert(conv_machines.min(mini_batch / size));
+    }
+    cuts
 }
 
 type BySize = BTreeMap<u32, Vec<f64>>;
@@ -83,7 +91,12 @@ struct Tally {
 }
 
 fn enter(list: &mut BySize, size: u32, span: Duration) {
-    list.entry(size).or_default().push(span.as_secs_f64());
+    list.entry(size).or_default().push(seconds(span));
+}
+
+/// A clock may be too coarse for a small update, which takes some time nevertheless.
+fn seconds(span: Duration) -> f64 {
+    span.max(Duration::from_nanos(1)).as_secs_f64()
 }
 
 impl Tally {
@@ -124,20 +137,18 @@ struct Rehearsal<'a> {
     tally: Tally,
 }
 
-/// One visit of a size: how many machines make up the group of a mini-batch.
+/// One cycle of a size.
 #[derive(Clone, Copy)]
 struct Visit {
     cycle: Cycle,
     size: u32,
-    /// Shares of a mini-batch, at least 1; possibly more than there are machines.
-    shares: u32,
-    /// Machines whose gradients make an update.
+    /// Machines that share a mini-batch; neighbours form a group.
     machines_per_group: u32,
 }
 
 impl Visit {
     fn share(&self, machine: u32) -> Share {
-        let offset = machine % self.shares * self.size;
+        let offset = machine % self.machines_per_group * self.size;
         Share { machine: MachineId(machine), offset, size: self.size }
     }
 }
@@ -156,14 +167,12 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// One cycle of every size, and one model sent.
-    fn round(&mut self, sizes: &[u32]) -> Result<(), ProfileError> {
-        for size in sizes {
-            let shares = (self.setup.mini_batch / size).max(1);
+    fn round(&mut self, cuts: &BTreeMap<u32, u32>) -> Result<(), ProfileError> {
+        for (size, machines_per_group) in cuts {
             let visit = Visit {
                 cycle: Cycle { group: GroupId(0), number: self.cycles },
                 size: *size,
-                shares,
-                machines_per_group: shares.min(self.setup.concurrency),
+                machines_per_group: *machines_per_group,
             };
             self.cycles += 1;
             match self.setup.fc {
@@ -178,15 +187,14 @@ impl<'a> Rehearsal<'a> {
         let began = Instant::now();
         let model = self.server.snapshot();
         self.crew.carry_out([(0, Task::Receive(model))])?;
-        self.tally.send_model.push(began.elapsed().as_secs_f64());
+        self.tally.send_model.push(seconds(began.elapsed()));
         Ok(())
     }
 
     fn merged_cycle(&mut self, visit: Visit) -> Result<(), ProfileError> {
         let model = self.server.snapshot();
-        let produced = self.forward(&model, visit)?;
-        let served: Vec<Activations> =
-            produced.iter().cycle().take(visit.shares as usize).cloned().collect();
+        let mut served = self.forward(&model, visit)?;
+        served.truncate(visit.machines_per_group as usize);
         let others = visit.machines_per_group < self.setup.concurrency;
         let beside = others.then(|| served.clone());
         let gradients = self.fc(&model, served, visit)?;
@@ -215,11 +223,11 @@ impl<'a> Rehearsal<'a> {
             (machine as usize, Task::Forward { model, cycle: visit.cycle, share })
         });
         let finished = self.crew.carry_out(tasks)?;
-        for slowest in slowest_of_groups(&finished, visit) {
-            enter(&mut self.tally.forward, visit.size, slowest.span());
+        for barrier in barriers(&finished, visit) {
+            enter(&mut self.tally.forward, visit.size, barrier.span());
         }
         self.enter_hand_overs(&finished);
-        let activations = |finished: Finished| match finished.product {
+        let activations = |finished: Finished| match finished.outcome.product {
             Product::Activations(activations) => Some(activations),
             _ => None,
         };
@@ -237,9 +245,9 @@ impl<'a> Rehearsal<'a> {
         let finished = self.crew.carry_out([(self.crew.fc_server(), task)])?;
         let mut gradients = Vec::new();
         for finished in finished {
-            enter(&mut self.tally.fc, visit.size, finished.span() / visit.shares);
-            self.tally.fc_hand_over.push(finished.hand_over().as_secs_f64());
-            if let Product::Fc(results) = finished.product {
+            enter(&mut self.tally.fc, visit.size, finished.span() / visit.machines_per_group);
+            self.tally.fc_hand_over.push(seconds(finished.hand_over()));
+            if let Product::Fc(results) = finished.outcome.product {
                 for (own, result) in self.gradients.iter_mut().zip(&results) {
                     own.fc.clone_from(&result.gradient);
                 }
@@ -263,15 +271,18 @@ impl<'a> Rehearsal<'a> {
             let occupy = Task::Occupy { model, cycle: visit.cycle, share, stop: stop.clone() };
             self.crew.ask(machine as usize, occupy);
         }
-        let asked = Instant::now();
         let task = Task::Fc { fc: model.fc.clone(), activations: served };
-        self.crew.ask(self.crew.fc_server(), task);
-        let (_, finished) = self.crew.receive(asked)?;
+        let finished = self.crew.carry_out([(self.crew.fc_server(), task)]);
+        // Before any error is passed on: nobody else would stop the others.
         stop.store(true, Ordering::Relaxed);
-        for _ in others {
-            self.crew.receive(asked)?;
+        self.crew.await_outcomes(others.len())?;
+        for finished in finished? {
+            enter(
+                &mut self.tally.fc_beside,
+                visit.size,
+                finished.span() / visit.machines_per_group,
+            );
         }
-        enter(&mut self.tally.fc_beside, visit.size, finished.span() / visit.shares);
         Ok(())
     }
 
@@ -284,12 +295,12 @@ impl<'a> Rehearsal<'a> {
             })
             .collect();
         let finished = self.crew.carry_out(tasks)?;
-        for slowest in slowest_of_groups(&finished, visit) {
-            enter(&mut self.tally.backward, visit.size, slowest.span());
+        for barrier in barriers(&finished, visit) {
+            enter(&mut self.tally.backward, visit.size, barrier.span());
         }
         self.enter_hand_overs(&finished);
         for (own, finished) in self.gradients.iter_mut().zip(finished) {
-            if let Product::Gradient(conv) = finished.product {
+            if let Product::Gradient(conv) = finished.outcome.product {
                 own.conv = conv;
             }
         }
@@ -307,12 +318,12 @@ impl<'a> Rehearsal<'a> {
             .collect();
         let others = visit.machines_per_group < self.setup.concurrency;
         let finished = self.crew.carry_out(tasks)?;
-        for slowest in slowest_of_groups(&finished, visit) {
-            self.enter_whole(slowest, visit.size);
+        for barrier in barriers(&finished, visit) {
+            self.enter_whole(barrier, visit.size);
         }
         self.enter_hand_overs(&finished);
         for (own, finished) in self.gradients.iter_mut().zip(finished) {
-            if let Product::Whole { conv, fc, .. } = finished.product {
+            if let Product::Whole { conv, fc, .. } = finished.outcome.product {
                 *own = Gradient { conv, fc };
             }
         }
@@ -322,16 +333,16 @@ impl<'a> Rehearsal<'a> {
         Ok(())
     }
 
-    fn enter_whole(&mut self, finished: &Finished, size: u32) {
-        if let Product::Whole { lap, .. } = &finished.product {
-            enter(&mut self.tally.forward, size, lap.fc_began - finished.asked);
+    fn enter_whole(&mut self, Barrier { asked, last }: Barrier<'_>, size: u32) {
+        if let Product::Whole { lap, .. } = &last.outcome.product {
+            enter(&mut self.tally.forward, size, lap.fc_began - asked);
             enter(&mut self.tally.fc, size, lap.fc_ended - lap.fc_began);
-            enter(&mut self.tally.backward, size, finished.known - lap.fc_ended);
+            enter(&mut self.tally.backward, size, last.outcome.known - lap.fc_ended);
         }
     }
 
     fn enter_hand_overs(&mut self, finished: &[Finished]) {
-        self.tally.hand_over.extend(finished.iter().map(|f| f.hand_over().as_secs_f64()));
+        self.tally.hand_over.extend(finished.iter().map(|f| seconds(f.hand_over())));
     }
 
     /// Sums the gradients of a group and applies them; copies the part first where somebody holds
@@ -347,9 +358,24 @@ impl<'a> Rehearsal<'a> {
     }
 }
 
-/// Of every group the machine that was done last, for which its group waits.
-fn slowest_of_groups(finished: &[Finished], visit: Visit) -> impl Iterator<Item = &Finished> {
-    finished
-        .chunks(visit.machines_per_group as usize)
-        .filter_map(|group| group.iter().max_by_key(|finished| finished.known))
+/// A group that waits for all of its machines.
+#[derive(Clone, Copy)]
+struct Barrier<'a> {
+    /// When its first machine was asked.
+    asked: Instant,
+    /// The machine that was done last.
+    last: &'a Finished,
+}
+
+impl Barrier<'_> {
+    fn span(&self) -> Duration {
+        self.last.outcome.known - self.asked
+    }
+}
+
+fn barriers(finished: &[Finished], visit: Visit) -> impl Iterator<Item = Barrier<'_>> {
+    finished.chunks_exact(visit.machines_per_group as usize).filter_map(|group| {
+        let last = group.iter().max_by_key(|finished| finished.outcome.known)?;
+        Some(Barrier { asked: group[0].asked, last })
+    })
 }

@@ -62,7 +62,7 @@ fn on_virtual_clock<'a>(
 ) -> Result<Outcome, RunError> {
     let mut watch = Watch { progress, interrupted: false };
     let (trace, model) = cluster::run(scenario, learning, &mut watch)?;
-    Ok(finish(kind, trace, model, Vec::new(), watch.interrupted))
+    Ok(Outcome { interrupted: watch.interrupted, ..finish(kind, trace, model) })
 }
 
 /// Follows the records of a real run on the virtual clock, with real gradients if a lab is given.
@@ -84,21 +84,26 @@ pub fn follow(
         _ => None,
     };
     let (trace, model) = cluster::replay(scenario, records, learning, &mut watch)?;
-    let interrupted = watch.interrupted;
-    Ok(finish(Kind::Emulated, trace, model, records.to_vec(), interrupted))
+    Ok(Outcome {
+        interrupted: watch.interrupted,
+        records: records.to_vec(),
+        ..finish(Kind::Emulated, trace, model)
+    })
 }
 
-fn finish(
-    kind: Kind,
-    trace: Trace,
-    model: ModelServer,
-    records: Vec<Record>,
-    interrupted: bool,
-) -> Outcome {
+fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
     let (conv, fc) = model.velocities();
     let velocity = InitialModel { conv: conv.to_vec(), fc: fc.to_vec() };
-    let weights = model.into_weights();
-    Outcome { kind, trace, weights, velocity, records, interrupted, lateness: None, state: None }
+    Outcome {
+        kind,
+        trace,
+        weights: model.into_weights(),
+        velocity,
+        records: Vec::new(),
+        interrupted: false,
+        lateness: None,
+        state: None,
+    }
 }
 
 /// Trains on the wall clock: a thread for each conv machine, one for the FC server.
@@ -155,7 +160,6 @@ impl Monitor for Watch<'_> {
         }
         ControlFlow::Continue(())
     }
-
 }
 
 /// Watches a run on the wall clock.

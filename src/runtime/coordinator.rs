@@ -89,7 +89,7 @@ pub fn train(
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
     for machine in coordinator.scenario.roster.machine_ids() {
-        coordinator.expect_event(Event::Started { machine }, coordinator.now, None);
+        coordinator.expect_event(Event::Started { machine }, coordinator.now);
     }
     let mut end = coordinator.after_update(monitor)?;
     while end.is_none() {
@@ -187,23 +187,26 @@ impl<'a> Coordinator<'a> {
         })
     }
 
-    /// Notes an event to come; with work, it also waits for the work's product.
-    fn expect_event(&mut self, event: Event, at: SimTime, work: Option<(Share, Stage)>) -> u64 {
+    /// Notes an event that needs nothing but its time to come.
+    fn expect_event(&mut self, event: Event, at: SimTime) {
         let passage = Passage { begins: self.now, computed: at, arrives: at };
-        self.expect_passage(event, passage, work, work.is_some())
+        let ticket = self.expect_product(event, passage, None);
+        self.prescribed.remove(&ticket);
+        if let Some(expected) = self.expected.get_mut(&(at, ticket)) {
+            expected.done_at = Some(at);
+        }
     }
 
-    fn expect_passage(
+    /// Notes an event that waits for the product of a request; returns the request's number.
+    fn expect_product(
         &mut self,
         event: Event,
         passage: Passage,
         work: Option<(Share, Stage)>,
-        computes: bool,
     ) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
-        let done_at = if computes { None } else { Some(passage.arrives) };
-        let expected = Expected { event, asked: self.now, passage, work, done_at };
+        let expected = Expected { event, asked: self.now, passage, work, done_at: None };
         self.expected.insert((passage.arrives, ticket), expected);
         self.prescribed.insert(ticket, passage.arrives);
         ticket
@@ -378,7 +381,7 @@ impl<'a> Coordinator<'a> {
         self.replicas[machine.index()].model = Some(self.server.snapshot());
         let now = self.now;
         let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
-        self.expect_event(Event::ModelArrived { machine }, arrives, None);
+        self.expect_event(Event::ModelArrived { machine }, arrives);
     }
 
     fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RuntimeError> {
@@ -391,7 +394,7 @@ impl<'a> Coordinator<'a> {
             self.witness.processed(share);
         }
         let event = answer_to(machine, stage);
-        let ticket = self.expect_passage(event, passage, Some((share, stage)), true);
+        let ticket = self.expect_product(event, passage, Some((share, stage)));
         let replica = &mut self.replicas[machine.index()];
         let model = || replica.model.clone().expect("a machine computes on a model it holds");
         let task = match stage {
@@ -415,7 +418,7 @@ impl<'a> Coordinator<'a> {
         };
         let passage = Passage { begins: self.now, computed: until, arrives: until };
         let event = Event::FcServed { group: cycle.group };
-        let ticket = self.expect_passage(event, passage, None, true);
+        let ticket = self.expect_product(event, passage, None);
         let activations = self
             .scenario
             .roster

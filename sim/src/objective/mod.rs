@@ -13,36 +13,10 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId};
+pub use crate::parameters::{Gradient, InitialModel, Parameters};
 use crate::protocol::{Cycle, ModelPart, ModelServer, Share, UpdateRule};
 use crate::rng::{Seed, Stream, stream_at};
 pub use crate::workload::ParameterLayout;
-
-/// Parameters of both phases, possibly of different age.
-#[derive(Clone, Copy, Debug)]
-pub struct Parameters<'a> {
-    /// Parameters of the conv phase.
-    pub conv: &'a [f32],
-    /// Parameters of the FC phase.
-    pub fc: &'a [f32],
-}
-
-/// A gradient of both phases.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
-    /// One entry per conv-phase parameter.
-    pub conv: Vec<f32>,
-    /// One entry per FC-phase parameter.
-    pub fc: Vec<f32>,
-}
-
-/// Parameters of both phases to start from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct InitialModel {
-    /// Parameters of the conv phase.
-    pub conv: Vec<f32>,
-    /// Parameters of the FC phase.
-    pub fc: Vec<f32>,
-}
 
 /// The quality of a model. What does not apply is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

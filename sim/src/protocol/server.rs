@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ModelPart, Share, UpdateRule};
 use crate::ids::MachineId;
-use crate::objective::{Gradient, InitialModel};
+use crate::parameters::{Gradient, InitialModel};
 
 /// A model as it was at one instant; cheap to copy.
 #[derive(Clone, Debug)]

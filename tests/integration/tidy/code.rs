@@ -7,7 +7,7 @@ use super::tree::{Finding, TextFile, module_of};
 ///
 /// `lib.rs` and `main.rs` stand on the roof. What is said here is said in ARCHITECTURE.md too.
 pub const SIMULATOR_FLOORS: &[&[&str]] = &[
-    &["units", "ids"],
+    &["units", "ids", "parameters"],
     &["rng"],
     &["engine", "hardware", "workload", "protocol"],
     &["objective"],

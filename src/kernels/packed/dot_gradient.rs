@@ -1,0 +1,118 @@
+//! The weight gradient of a layer with few weights.
+
+use std::ops::Range;
+
+use super::super::microkernel::{Dots, Engine, Offsets};
+use super::super::packing::{ColumnPanels, RowPanels};
+use super::super::scratch::with_buffers;
+use super::super::shape::ConvolutionShape;
+use super::super::staging::Planar;
+
+/// The weight gradient as dot products along the pixels, for few weights.
+///
+/// A vector of partial sums per weight stays in the first-level cache over all images.
+pub(super) struct DotGradient<'a> {
+    engine: Engine,
+    shape: &'a ConvolutionShape,
+    input: &'a [f32],
+    output_gradient: &'a [f32],
+    planar: Planar,
+    taps: Offsets,
+    columns: ColumnPanels,
+}
+
+impl<'a> DotGradient<'a> {
+    pub fn new(
+        engine: Engine,
+        shape: &'a ConvolutionShape,
+        input: &'a [f32],
+        output_gradient: &'a [f32],
+    ) -> Self {
+        let planar = Planar::new(shape.window());
+        let place = |row, column| planar.position(row, column);
+        Self {
+            engine,
+            shape,
+            input,
+            output_gradient,
+            planar,
+            taps: Offsets::new(planar.taps(shape.group_channels())),
+            columns: ColumnPanels::single(
+                engine,
+                shape.output_height(),
+                shape.output_width(),
+                place,
+            ),
+        }
+    }
+
+    pub fn unit(&self, group: usize, images: Range<usize>, gradient: &mut [f32]) {
+        let (shape, engine) = (self.shape, self.engine);
+        let (filters, depth, pixels) =
+            (shape.group_filters(), shape.depth(), shape.output_pixels());
+        let row_len = pixels.next_multiple_of(engine.lanes());
+        let planes_len = shape.group_channels() * shape.image_pixels();
+        let lengths = [
+            filters * depth * engine.lanes(),
+            shape.group_channels() * self.planar.plane_len() + engine.slack(),
+            depth * row_len + engine.slack(),
+            filters * row_len,
+        ];
+        with_buffers(lengths, |[sums, stage, right, left]| {
+            sums.fill(0.0);
+            for image in images {
+                let place = image * shape.sizes().groups + group;
+                self.planar.stage(engine, &self.input[place * planes_len..][..planes_len], stage);
+                let runs = (&self.columns.runs, self.columns.panels[0].runs.clone());
+                engine.pack(stage, (&self.taps, 0..depth), runs, right, row_len);
+                let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
+                if row_len == pixels {
+                    self.dots(rows, right, sums);
+                } else {
+                    pad_rows(rows, pixels, left, row_len);
+                    clear_padding(right, pixels, row_len);
+                    self.dots(left, right, sums);
+                }
+            }
+            for (gradient, sum) in gradient.iter_mut().zip(sums.chunks_exact(engine.lanes())) {
+                *gradient = sum.iter().sum();
+            }
+        });
+    }
+
+    fn dots(&self, left: &[f32], right: &[f32], sums: &mut [f32]) {
+        let (engine, filters, depth) =
+            (self.engine, self.shape.group_filters(), self.shape.depth());
+        let (lanes, row_len) = (engine.lanes(), left.len() / filters);
+        let left_panels = RowPanels::new(filters, engine.max_dots());
+        let right_panels = RowPanels::new(depth, engine.max_dots());
+        for right_rows in (0..right_panels.count()).map(|panel| right_panels.range(panel)) {
+            for left_rows in (0..left_panels.count()).map(|panel| left_panels.range(panel)) {
+                let block = Dots {
+                    left: &left[left_rows.start * row_len..],
+                    left_rows: left_rows.len(),
+                    right: &right[right_rows.start * row_len..],
+                    right_rows: right_rows.len(),
+                    depth: row_len,
+                    pitch: depth * lanes,
+                };
+                let place = (left_rows.start * depth + right_rows.start) * lanes;
+                engine.dots(&block, &mut sums[place..]);
+            }
+        }
+    }
+}
+
+fn pad_rows(rows: &[f32], length: usize, padded: &mut [f32], padded_length: usize) {
+    let targets = padded.chunks_exact_mut(padded_length);
+    for (target, row) in targets.zip(rows.chunks_exact(length)) {
+        target[..length].copy_from_slice(row);
+        target[length..].fill(0.0);
+    }
+}
+
+fn clear_padding(rows: &mut [f32], length: usize, padded_length: usize) {
+    for row in rows.chunks_exact_mut(padded_length) {
+        row[length..].fill(0.0);
+    }
+}

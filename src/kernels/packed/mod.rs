@@ -1,0 +1,113 @@
+//! Convolution without a lowered matrix: panels are packed straight from a padded copy of one
+//! image (or a few) and consumed while they are in the first-level cache.
+//!
+//! All passes are matrix products per group, with `F` filters, `C` channels, `T` kernel taps and
+//! `P` output pixels:
+//!
+//! | pass | left | right | product |
+//! |---|---|---|---|
+//! | forward | weights, `F × CT` | pixels under each tap, `CT × P` | output, `F × P` |
+//! | data gradient, stride 1 | flipped weights, `C × FT` | gradient under each tap, `FT × HW` | gradient, `C × HW` |
+//! | data gradient, otherwise | weights, `CT × F` | output gradient, `F × P` | added tap by tap into the image |
+//! | weight gradient | output gradient, `F × P` | pixels under each tap, `P × TC` | gradient, `F × TC` |
+
+mod correlation;
+mod dot_gradient;
+mod scatter;
+mod tile_gradient;
+
+use correlation::{Correlation, Weights};
+use dot_gradient::DotGradient;
+use scatter::Scatter;
+use tile_gradient::TileGradient;
+
+use super::microkernel::Engine;
+use super::reduction::Chunks;
+use super::shape::ConvolutionShape;
+use super::staging::Window;
+
+/// Most sums for which the weight gradient is computed as dot products along the pixels.
+const MOST_DOTS: usize = 1024;
+
+/// Output of the convolution, see [`super::forward`].
+pub(super) fn forward(
+    engine: Engine,
+    shape: &ConvolutionShape,
+    input: &[f32],
+    weights: &[f32],
+    bias: Option<&[f32]>,
+    output: &mut [f32],
+) {
+    let correlation = Correlation {
+        engine,
+        window: shape.window(),
+        images: shape.sizes().batch,
+        groups: shape.sizes().groups,
+        planes: shape.group_channels(),
+        rows: shape.group_filters(),
+    };
+    let depth = shape.depth();
+    let rows = (0..shape.group_filters()).map(|filter| filter * depth).collect();
+    let weights = Weights { values: weights, rows, depths: (0..depth).collect() };
+    correlation.run(input, &weights, bias, output);
+}
+
+/// Gradient of the input, see [`super::backward_data`].
+pub(super) fn backward_data(
+    engine: Engine,
+    shape: &ConvolutionShape,
+    weights: &[f32],
+    output_gradient: &[f32],
+    input_gradient: &mut [f32],
+) {
+    // Gathering multiplies with the padding too; it wins unless that is a fifth of the work.
+    let gather =
+        shape.flipped_window().filter(|_| 5 * shape.image_pixels() <= 6 * shape.output_pixels());
+    match gather {
+        Some(window) => {
+            gather_data(engine, shape, window, weights, output_gradient, input_gradient)
+        }
+        None => Scatter::new(engine, shape).run(weights, output_gradient, input_gradient),
+    }
+}
+
+fn gather_data(
+    engine: Engine,
+    shape: &ConvolutionShape,
+    window: Window,
+    weights: &[f32],
+    output_gradient: &[f32],
+    input_gradient: &mut [f32],
+) {
+    let correlation = Correlation {
+        engine,
+        window,
+        images: shape.sizes().batch,
+        groups: shape.sizes().groups,
+        planes: shape.group_filters(),
+        rows: shape.group_channels(),
+    };
+    let taps = window.taps();
+    let flipped = |filter: usize| (0..taps).rev().map(move |tap| filter * shape.depth() + tap);
+    let depths = (0..shape.group_filters()).flat_map(flipped).collect();
+    let rows = (0..shape.group_channels()).map(|channel| channel * taps).collect();
+    let weights = Weights { values: weights, rows, depths };
+    correlation.run(output_gradient, &weights, None, input_gradient);
+}
+
+/// Gradient of the weights, see [`super::backward_weights`].
+pub(super) fn backward_weights(
+    engine: Engine,
+    shape: &ConvolutionShape,
+    input: &[f32],
+    output_gradient: &[f32],
+    weight_gradient: &mut [f32],
+) {
+    if shape.group_filters() * shape.depth() <= MOST_DOTS {
+        let gradient = DotGradient::new(engine, shape, input, output_gradient);
+        let chunks = Chunks::new(shape, shape.sizes().groups, shape.sizes().batch);
+        chunks.sum(weight_gradient, |unit, images, sums| gradient.unit(unit, images, sums));
+    } else {
+        TileGradient::new(engine, shape, input, output_gradient).run(weight_gradient);
+    }
+}

@@ -1,0 +1,106 @@
+//! Bad input is refused before work starts, with file, line, reason and what would be right.
+
+use std::fs;
+
+use crate::program::{Bench, SHORT_RUN, code, error_text};
+
+/// Runs `emulate` on the short run with one text replaced; checks exit code, message, and that
+/// nothing was left behind.
+fn refused(from: &str, to: &str, expected: &[&str]) {
+    assert!(SHORT_RUN.contains(from), "the short run holds {from}");
+    let bench = Bench::with(&SHORT_RUN.replacen(from, to, 1));
+    let output = bench.run("emulate", "out", &[]);
+    let text = error_text(&output);
+    assert_eq!(code(&output), 3, "{to}: {text}");
+    for part in expected {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line_and_the_nearest_known_key() {
+    refused("learning_rate", "learning_rat", &["learning_rat", "learning_rate", "run.toml:12"]);
+}
+
+#[test]
+fn a_key_without_its_unit_is_refused_with_the_unit_it_needs() {
+    refused("cycle_time_ms", "cycle_time", &["cycle_time_ms"]);
+}
+
+#[test]
+fn a_number_of_groups_that_does_not_divide_the_machines_is_refused_with_those_that_do() {
+    refused("groups = 2", "groups = 3", &["3", "4", "1, 2, 4"]);
+}
+
+#[test]
+fn a_negative_rate_is_refused_with_its_value() {
+    refused("learning_rate = 0.02", "learning_rate = -0.02", &["-0.02", "above 0"]);
+}
+
+#[test]
+fn a_missing_network_file_is_refused_with_its_path() {
+    refused("small-cnn.toml", "no-such.toml", &["no-such.toml"]);
+}
+
+#[test]
+fn a_mini_batch_larger_than_the_data_is_refused_with_both_sizes() {
+    refused("mini_batch = 8", "mini_batch = 20000", &["20000", "9936", "mini_batch"]);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_those_that_are() {
+    refused("\"flex\"", "\"cuda:7\"", &["cuda:7", "flex", "ndarray"]);
+}
+
+#[test]
+fn a_precision_that_does_not_exist_yet_is_refused() {
+    refused("\"f32\"", "\"bf16\"", &["bf16", "f32"]);
+}
+
+#[test]
+fn a_missing_seed_is_refused() {
+    refused("seed = 7", "", &["seed"]);
+}
+
+#[test]
+fn a_network_for_other_images_is_refused_with_both_shapes() {
+    refused("small-cnn.toml", "cifar10-quick.toml", &["28", "32"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_refused_before_work_starts() {
+    let bench = Bench::new();
+    fs::write(bench.path("file"), "in the way").expect("writable");
+    let output = bench.run("emulate", "file/out", &[]);
+    assert_eq!(code(&output), 3);
+    assert!(error_text(&output).contains("cannot write"), "{}", error_text(&output));
+}
+
+#[test]
+fn a_bad_setting_is_refused_with_its_text() {
+    let bench = Bench::new();
+    for (setting, part) in
+        [("groups=3", "groups"), ("grops=1", "groups"), ("groups", "="), ("seed=-1", "seed")]
+    {
+        let output = bench.run("emulate", "out", &["--set", setting]);
+        assert_eq!(code(&output), 3, "{setting}");
+        assert!(error_text(&output).contains(part), "{setting}: {}", error_text(&output));
+    }
+}
+
+#[test]
+fn a_damaged_recorded_run_is_refused_and_not_followed() {
+    let bench = Bench::new();
+    bench.json("train", "run", &[]);
+    let state = bench.path("run/state.json");
+    let text = fs::read_to_string(&state).expect("readable");
+    for damaged in [&text[..text.len() / 2], &text.replacen("started", "stopped", 1)] {
+        fs::write(&state, damaged).expect("writable");
+        let mut replay = crate::program::program();
+        replay.arg("replay").arg(bench.path("run")).arg("--out").arg(bench.path("replay"));
+        let output = replay.output().expect("it starts");
+        assert_eq!(code(&output), 3, "{}", error_text(&output));
+        assert!(error_text(&output).contains("state.json"), "{}", error_text(&output));
+    }
+}

@@ -1,0 +1,11 @@
+//! Whole-program tests, in one binary so that they link once; one file for each behaviour
+//! (matklad, "Delete Cargo Integration Tests").
+
+mod bad_input;
+mod determinism;
+mod optimize;
+mod program;
+mod real_runs;
+mod reference;
+mod tidy;
+mod verbs;

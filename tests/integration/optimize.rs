@@ -1,0 +1,119 @@
+//! From an experiment file to a verified plan, in its smoke form.
+
+use serde_json::Value;
+
+use crate::program::{Bench, SHORT_RUN, code, error_text};
+
+const SEARCH: &str = r#"
+[warm_start]
+updates = 20
+learning_rate = 0.03
+explicit_momentum = 0.0
+mini_batch = 16
+seed = 1
+
+[calibration]
+runs = [
+    { explicit_momentum = 0.0, learning_rate = 0.02 },
+    { explicit_momentum = 0.0, learning_rate = 0.1 },
+]
+updates = 40
+seeds = [100]
+predictor_seeds = [1, 2]
+repetitions = 3
+
+[search]
+groups = [1, 4]
+explicit_momentum = [0.0, 0.6]
+learning_rate = [0.02, 0.06]
+verify = 2
+execute = "emulate"
+baseline_momentum = 0.9
+"#;
+
+fn bench(target: &str) -> Bench {
+    let run = SHORT_RUN
+        .replace("target = { loss = 2.2 }", target)
+        .replace("start = \"init\"", "start = \"warm\"")
+        .replace("updates = 24", "updates = 60");
+    Bench::with(&format!("{run}{SEARCH}"))
+}
+
+#[test]
+fn optimize_prints_prediction_beside_measurement_and_keeps_every_file() {
+    let bench = bench("target = { loss = 1.5 }");
+    let object = bench.json("optimize", "out", &[]);
+    for key in ["chosen", "predicted", "measured", "relative_error", "cost", "speed_up"] {
+        assert!(object[key].is_object(), "{key}: {object}");
+    }
+    assert_eq!(object["kind"], "emulated");
+    assert_eq!(object["candidates"].as_array().map(Vec::len), Some(8));
+    assert_eq!(object["executed"].as_array().map(Vec::len), Some(4));
+    assert!(object["relative_error"]["time_per_update"].as_f64().expect("known") < 0.2);
+    let calibration = 2 * 40;
+    let executed: u64 = object["executed"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|line| line["measured"]["updates"].as_u64().expect("a count"))
+        .sum();
+    assert_eq!(object["cost"]["real_gradients"], calibration + executed);
+    for file in [
+        "manifest.toml",
+        "calibration.json",
+        "candidates.csv",
+        "candidates.parquet",
+        "report.html",
+        "summary.json",
+        "plots/loss-against-time.png",
+        "plots/loss-against-updates.svg",
+        "plots/staleness.png",
+        "experiment/run.toml",
+    ] {
+        assert!(bench.path("out").join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_search_that_goes_on_in_its_folder_repeats_nothing_and_chooses_the_same() {
+    let bench = bench("target = { loss = 1.5 }");
+    let first = bench.json("optimize", "out", &[]);
+    let execution = std::fs::read_dir(bench.path("out/executions"))
+        .expect("executions are kept")
+        .map(|entry| entry.expect("readable").path())
+        .max()
+        .expect("not empty");
+    std::fs::remove_file(execution).expect("removable");
+    let again = bench.json("optimize", "out", &[]);
+    for key in ["chosen", "predicted", "measured", "speed_up", "candidates"] {
+        assert_eq!(first[key], again[key], "{key}");
+    }
+}
+
+#[test]
+fn a_target_that_nothing_reaches_is_reported_with_a_reason_for_each() {
+    let bench = bench("target = { loss = 0.001 }");
+    let output = bench.run("optimize", "out", &["--quiet"]);
+    assert_eq!(code(&output), 5);
+    let text = error_text(&output);
+    assert!(text.contains("no feasible configuration") && text.contains("training loss"), "{text}");
+}
+
+#[test]
+fn a_calibration_serves_simulate_with_an_interval() {
+    let bench = bench("target = { accuracy = 0.3 }");
+    bench.json("calibrate", "calibration", &[]);
+    let file = bench.path("calibration/calibration.json");
+    let setting = format!("objective={{ calibration = \"{}\" }}", file.display());
+    let object = bench.json("simulate", "out", &["--set", &setting]);
+    assert_eq!(object["kind"], "predicted");
+    let curve = object["curve"].as_array().expect("a curve");
+    let number = |point: &Value, key: &str| point[key].as_f64().expect("finite");
+    assert!(curve.iter().all(|point| {
+        number(point, "low") <= number(point, "loss")
+            && number(point, "loss") <= number(point, "high")
+    }));
+    let other = ["--set", &setting, "--set", "mini_batch=16"];
+    let refused = bench.run("simulate", "other", &other);
+    assert_eq!(code(&refused), 3, "a calibration serves its own mini-batch only");
+}

@@ -1,0 +1,77 @@
+//! Training on the wall clock: recording, replay, interruption.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::program::{Bench, code, error_text, json_of, program, repository};
+
+#[test]
+fn a_trained_run_replays_with_the_same_versions_staleness_and_parameters() {
+    let bench = Bench::new();
+    for fc in ["fc=merged", "fc=replicated"] {
+        let trained = bench.json("train", fc, &["--set", fc]);
+        assert_eq!(trained["kind"], "measured");
+        assert_eq!(trained["updates"], 24);
+        let mut replay = program();
+        replay.arg("replay").arg(bench.path(fc)).arg("--out").arg(bench.path("replay"));
+        let replayed = json_of(&replay.args(["--json", "--quiet"]).output().expect("it starts"));
+        let expected =
+            serde_json::json!({ "versions": true, "staleness": true, "parameters": true });
+        assert_eq!(replayed["replayed"], expected, "{fc}");
+        assert_eq!(replayed["staleness"]["histogram"], trained["staleness"]["histogram"]);
+    }
+}
+
+#[test]
+fn a_paced_run_says_so_and_takes_at_least_the_prescribed_time() {
+    let bench = Bench::new();
+    let hardware = repository("experiments/hardware/paced-4.toml");
+    let hardware = format!("hardware=\"{}\"", hardware.display());
+    let options = ["--set", &hardware, "--set", "pacing=hardware", "--set", "updates=12"];
+    let predicted = bench.json("simulate", "simulated", &options[..2]);
+    let run = bench.json("train", "paced", &options);
+    assert_eq!(run["paced"], true);
+    assert!(run["late_iterations"].is_u64(), "{run}");
+    let per_update = |object: &Value| object["time_per_update_s"].as_f64().expect("known");
+    assert!(run["makespan_s"].as_f64().expect("known") > 12.0 * 0.5 * per_update(&predicted));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
+    let bench = Bench::new();
+    let settings = ["--set", "groups=1", "--set", "updates=4000", "--set", "evaluate_every=1000"];
+    let whole = bench.json("train", "whole", &settings);
+    let mut interrupted = program();
+    interrupted.arg("train").arg(bench.path("run.toml")).args(settings);
+    interrupted.arg("--out").arg(bench.path("parts")).arg("--quiet");
+    let mut child = interrupted
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    // Long enough to load the data and begin, too short to end.
+    std::thread::sleep(Duration::from_millis(600));
+    let pid = child.id().to_string();
+    let sent = std::process::Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.expect("kill is there").success());
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(130), "interrupted, not finished");
+    let resumed = bench.json("train", "parts", &[&settings[..], &["--resume"]].concat());
+    assert_eq!(resumed["updates"], 4000);
+    let losses = |object: &Value| -> Vec<Value> {
+        let curve = object["curve"].as_array().expect("a curve");
+        curve.iter().map(|point| point["loss"].clone()).collect()
+    };
+    assert_eq!(losses(&resumed), losses(&whole));
+}
+
+#[test]
+fn resuming_where_nothing_was_interrupted_is_refused() {
+    let bench = Bench::new();
+    let output = bench.run("train", "nothing", &["--resume"]);
+    assert_eq!(code(&output), 3);
+    assert!(error_text(&output).contains("state.json"), "{}", error_text(&output));
+}
