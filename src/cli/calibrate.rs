@@ -8,6 +8,8 @@ use super::run_folder::{Circumstances, print_summary, write_figures, write_head}
 use super::setup::overrides;
 use super::{Common, json, run_folder};
 use crate::config::{self, Hardware};
+use crate::devices::DeviceName;
+use crate::optimizer;
 use crate::predict::{Calibration, CalibrationCurve, Curve, CurveKeeper, calibrate as fit};
 use crate::profile::{AffineFit, Profile, ProfileSetup, measure};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
@@ -63,14 +65,14 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     write_head(&folder, &experiment, &about)?;
     let mut object = json::head("calibrate", &experiment, Kind::Emulated);
     object.insert("fit".into(), json::value(&calibration.fit));
-    object.insert("profile".into(), json::value(&calibration.profile));
+    object.insert("profiles".into(), json::value(&calibration.profiles));
     object.insert("cost".into(), json!({ "real_gradients": calibration.real_gradients }));
     folder.write_json("summary.json", &object)?;
     if common.output.json {
         object.insert("out".into(), folder.path().display().to_string().into());
         json::print(&object);
     } else {
-        if let Some(profile) = &calibration.profile {
+        for profile in &calibration.profiles {
             println!("{}", profile_table(profile).to_text());
         }
         print_summary(&fit_table(&calibration), &folder);
@@ -91,34 +93,49 @@ pub fn calibrate_in(
     }
     let experiment = lab.experiment();
     let plan = experiment.require_calibration()?;
-    let profile = measure_machine(folder, lab, common)?;
+    let profiles = measure_machine(folder, lab, common)?;
     let runs = (plan.runs.len() * plan.seeds.len()) as u64;
     let bar = Bar::new("calibration runs", runs, common.output.remarks());
     let keeper = Kept { folder, bar: &bar };
-    let calibration = fit(lab, profile, common.output.n_threads(), &keeper, &Silent)?;
+    let calibration = fit(lab, profiles, common.output.n_threads(), &keeper, &Silent)?;
     folder.write_json(CALIBRATION_FILE, &calibration)?;
     Ok(calibration)
 }
 
-/// Times of this machine; measured in every case, because they tell what a real run here costs.
+/// Times of this machine for every device that may be chosen; measured in every case, because they
+/// tell what a real run here costs.
 fn measure_machine(
     folder: &RunFolder,
     lab: &Lab,
     common: &Common,
-) -> Result<Option<Profile>, Failure> {
-    if let Some(kept) = folder.read_json::<Profile>("profile.json", "profile")? {
-        return Ok(Some(kept));
+) -> Result<Vec<Profile>, Failure> {
+    let experiment = lab.experiment();
+    let devices = match experiment.search {
+        Some(_) => optimizer::devices(experiment)?,
+        None => vec![lab.device()],
+    };
+    devices.into_iter().map(|device| measure_device(folder, lab, device, common)).collect()
+}
+
+fn measure_device(
+    folder: &RunFolder,
+    lab: &Lab,
+    device: DeviceName,
+    common: &Common,
+) -> Result<Profile, Failure> {
+    let file = format!("profile-{}.json", device.to_string().replace(':', "-"));
+    if let Some(kept) = folder.read_json::<Profile>(&file, "profile")? {
+        return Ok(kept);
     }
     let experiment = lab.experiment();
     let plan = experiment.require_calibration()?;
     let run = &experiment.run;
-    let device = run.device.parse().map_err(Failure::internal)?;
     // Another cluster's machines do not compute beside each other on this one.
     let concurrency = match experiment.hardware {
         Hardware::ThisMachine => run.roster.conv_machines,
         Hardware::Described(_) | Hardware::WholeCycle { .. } => 1,
     };
-    let objective = lab.objective(run.seed);
+    let objective = lab.on(device)?.objective(run.seed);
     let setup = ProfileSetup {
         device,
         objective: &objective,
@@ -128,11 +145,11 @@ fn measure_machine(
         threads_per_worker: 1,
         rounds: plan.repetitions,
     };
-    let bar = Bar::new("measuring", 100, common.output.remarks());
+    let bar = Bar::new(&format!("measuring {device}"), 100, common.output.remarks());
     let profile =
         measure(&setup, &mut |fraction| bar.set_fraction(fraction)).map_err(Failure::input)?;
-    folder.write_json("profile.json", &profile)?;
-    Ok(Some(profile))
+    folder.write_json(&file, &profile)?;
+    Ok(profile)
 }
 
 /// Calibration runs, and what the fitted proxy makes of them.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::calibrate::{calibrate_in, calibration_figure, profile_table};
 use super::failure::Failure;
-use super::progress::{Bar, remark};
+use super::progress::{Bar, Silent, remark};
 use super::run_folder::{
     self, Circumstances, print_summary, write_figures, write_head, write_table,
 };
@@ -13,7 +13,7 @@ use super::setup::overrides;
 use super::{Common, json};
 use crate::config::{self, Execute, Experiment, Pacing as PacingChoice};
 use crate::optimizer::{
-    Candidate, Choice, Execution, Goal, Measurement, SpeedUp, measure, predict_choice,
+    Candidate, Choice, Execution, Goal, Measurement, SpeedUp, devices, measure, predict_choice,
     relative_errors, search, speed_up,
 };
 use crate::predict::{Calibration, Prediction, Predictor};
@@ -123,11 +123,14 @@ impl Desk<'_> {
     fn rank(&self) -> Result<Vec<Candidate>, Failure> {
         let experiment = self.lab.experiment();
         let space = experiment.require_search()?;
-        let n = space.groups.len() * space.explicit_momentum.len() * space.learning_rate.len();
+        let n = devices(experiment)?.len()
+            * space.groups.len()
+            * space.explicit_momentum.len()
+            * space.learning_rate.len();
         let bar = Bar::new("candidates", n as u64, self.common.output.remarks());
         let target = self.calibration.loss_target(self.goal.target())?;
-        let profile = self.calibration.profile.as_ref();
-        Ok(search(experiment, self.predictor, profile, target, &bar)?)
+        let profiles = &self.calibration.profiles;
+        Ok(search(experiment, self.predictor, profiles, target, &bar)?)
     }
 
     /// The best few, then the two fixed practices of others, each with the learning rate that the
@@ -160,16 +163,17 @@ impl Desk<'_> {
             space.explicit_momentum = vec![momentum];
         }
         let target = self.calibration.loss_target(self.goal.target())?;
-        let profile = self.calibration.profile.as_ref();
-        let ranked =
-            search(&experiment, self.predictor, profile, target, &super::progress::Silent)?;
+        let profiles = &self.calibration.profiles;
+        let ranked = search(&experiment, self.predictor, profiles, target, &Silent)?;
         ranked.first().copied().ok_or_else(|| Failure::internal("a baseline has a learning rate"))
     }
 
     /// Executes a choice, or takes up what an interrupted search already executed.
     fn execute(&self, choice: Choice) -> Result<Executed, Failure> {
-        let Choice { groups, explicit_momentum, learning_rate } = choice;
-        let name = format!("groups={groups},momentum={explicit_momentum},rate={learning_rate}");
+        let Choice { device, groups, explicit_momentum, learning_rate } = choice;
+        let device = device.to_string().replace(':', "-");
+        let name =
+            format!("{device},groups={groups},momentum={explicit_momentum},rate={learning_rate}");
         let file = format!("executions/{name}.json");
         if let Some(done) = self.folder.read_json::<Executed>(&file, "execution")? {
             return Ok(done);
@@ -177,8 +181,8 @@ impl Desk<'_> {
         let watch = Stopwatch::start();
         let experiment = self.lab.experiment();
         let bar = Bar::new(&name, experiment.run.updates, self.common.output.remarks());
-        let profile = self.calibration.profile.as_ref();
-        let done = measure(self.lab, profile, choice, self.goal, self.execution, &bar)?;
+        let profiles = &self.calibration.profiles;
+        let done = measure(self.lab, profiles, choice, self.goal, self.execution, &bar)?;
         drop(bar);
         let executed = Executed {
             choice,
@@ -237,6 +241,7 @@ fn choice_cells(choice: Choice) -> [Cell; 3] {
 fn candidate_table(candidates: &[Candidate]) -> Result<LongTable, Failure> {
     let all = || candidates.iter();
     Ok(LongTable::new()
+        .text("device", all().map(|c| c.choice.device.to_string()))?
         .integer("groups", all().map(|c| u64::from(c.choice.groups)))?
         .float("explicit_momentum", all().map(|c| c.choice.explicit_momentum))?
         .float("learning_rate", all().map(|c| c.choice.learning_rate))?
@@ -274,7 +279,7 @@ impl Comparison<'_> {
         let manifest = write_head(folder, experiment, &about)?;
         let drawn = write_figures(folder, self.figures()?)?;
         let mut tables = vec![table.clone()];
-        tables.extend(calibration.profile.as_ref().map(profile_table));
+        tables.extend(calibration.profiles.iter().map(profile_table));
         let report = Report {
             title: format!("optimize {}", experiment.name),
             kinds: vec![Source::Predicted, self.chosen.executed.kind.into()],
@@ -366,17 +371,17 @@ impl Comparison<'_> {
     fn figures(&self) -> Result<Vec<(&'static str, Figure)>, Failure> {
         let Desk { lab, calibration, predictor, goal, .. } = self.desk;
         let experiment = lab.experiment();
-        let profile = calibration.profile.as_ref();
+        let profiles = &calibration.profiles;
         let mut names = Vec::new();
         let mut predictions: Vec<(usize, Prediction)> = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
-            let Choice { groups, explicit_momentum, learning_rate } = line.candidate.choice;
+            let Choice { groups, explicit_momentum, learning_rate, .. } = line.candidate.choice;
             names.push(format!("g = {groups}, μ = {explicit_momentum}, η = {learning_rate}"));
             let duplicate =
                 self.lines[..index].iter().any(|l| l.candidate.choice == line.candidate.choice);
             if !duplicate {
                 let choice = line.candidate.choice;
-                predictions.push((index, predict_choice(experiment, predictor, profile, choice)?));
+                predictions.push((index, predict_choice(experiment, predictor, profiles, choice)?));
             }
         }
         let runs: Vec<NamedRun<'_>> = predictions

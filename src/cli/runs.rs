@@ -21,6 +21,7 @@ use crate::config::{
     self, Experiment, Hardware, Loaded, ObjectiveChoice, Overrides, Pacing as PacingChoice,
     Quadratic, Sweep,
 };
+use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::Goal;
 use crate::predict::{Calibration, Prediction};
 use crate::report::table::{Cell, SummaryTable};
@@ -36,7 +37,7 @@ pub fn simulate(common: &Common) -> Result<(), Failure> {
     run_or_sweep("simulate", common, |experiment, _| {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
         let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.remarks())?;
-        Ok(Done { outcome, prediction, lab: None })
+        Ok(Done { outcome, prediction, lab: None, foreseen_s: None })
     })
 }
 
@@ -101,7 +102,7 @@ pub fn emulate(common: &Common) -> Result<(), Failure> {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
         let lab = Lab::open(experiment.clone())?;
         let outcome = run::emulate(&lab, &scenario, progress)?;
-        Ok(Done { outcome, prediction: None, lab: Some(lab) })
+        Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s: None })
     })
 }
 
@@ -110,6 +111,25 @@ struct Done {
     outcome: Outcome,
     prediction: Option<Prediction>,
     lab: Option<Lab>,
+    /// Time per update that the simulator foresaw for a real run.
+    foreseen_s: Option<f64>,
+}
+
+impl Done {
+    /// The JSON object of the run.
+    fn object(&self, verb: &str, experiment: &Experiment) -> Map<String, Value> {
+        let mut object = json::run(verb, experiment, &self.outcome, self.prediction.as_ref());
+        if let (Some(foreseen), Some(measured)) =
+            (self.foreseen_s, self.outcome.trace.time_per_update_s())
+        {
+            let error = crate::predict::relative_error(foreseen, measured);
+            let predicted = serde_json::json!({ "time_per_update_s": json::number(foreseen) });
+            let errors = serde_json::json!({ "time_per_update": json::number(error) });
+            object.insert("predicted".into(), predicted);
+            object.insert("relative_error".into(), errors);
+        }
+        object
+    }
 }
 
 /// A single run with all its output, or every run of a sweep that is not done yet.
@@ -144,8 +164,8 @@ fn publish(
     folder: &RunFolder,
     elapsed: Duration,
 ) -> Result<(), Failure> {
-    let Done { outcome, prediction, lab } = done;
-    let mut object = json::run(verb, experiment, outcome, prediction.as_ref());
+    let Done { outcome, prediction, lab, foreseen_s } = done;
+    let mut object = done.object(verb, experiment);
     let about = Circumstances {
         verb,
         kind: outcome.kind,
@@ -158,7 +178,7 @@ fn publish(
         object.insert("out".into(), folder.path().display().to_string().into());
         json::print(&object);
     } else {
-        print_summary(&summary(experiment, outcome, prediction.as_ref()), folder);
+        print_summary(&summary(experiment, outcome, prediction.as_ref(), *foreseen_s), folder);
     }
     if outcome.interrupted {
         return Err(Failure::Interrupted("interrupted; what was done is saved".to_owned()));
@@ -170,6 +190,7 @@ fn summary(
     experiment: &Experiment,
     outcome: &Outcome,
     prediction: Option<&Prediction>,
+    foreseen_s: Option<f64>,
 ) -> SummaryTable {
     let trace = &outcome.trace;
     let title = format!("{}, seed {}: {}", experiment.name, experiment.run.seed.0, outcome.kind);
@@ -177,6 +198,9 @@ fn summary(
     let mut row = |name: &str, cell: Cell| table.rows.push(vec![Cell::Text(name.to_owned()), cell]);
     row("updates", Cell::Integer(trace.updates.len() as u64));
     row("time per update (s)", Cell::optional(trace.time_per_update_s()));
+    if let Some(foreseen) = foreseen_s {
+        row("time per update (s), predicted", Cell::number(foreseen));
+    }
     row("cycle time (s)", Cell::optional(trace.cycle_time_s()));
     let staleness = trace.staleness();
     row("staleness, mean", Cell::number(staleness.mean));
@@ -228,8 +252,7 @@ fn sweep_runs(
                 if done.outcome.interrupted {
                     return Ok(None);
                 }
-                let (outcome, prediction) = (&done.outcome, done.prediction.as_ref());
-                let object = json::run(verb, &run.experiment, outcome, prediction);
+                let object = done.object(verb, &run.experiment);
                 folder.write_json(&file, &object)?;
                 object
             }
@@ -260,20 +283,7 @@ fn print_sweep(
     done: Vec<Value>,
     folder: &RunFolder,
 ) -> Result<(), Failure> {
-    let mut table = SummaryTable::new(
-        format!("{}: {} runs", sweep.name, sweep.runs.len()),
-        ["run", "time per update (s)", "staleness, mean", "last loss"],
-    );
-    for (run, object) in sweep.runs.iter().zip(&done) {
-        let float = |value: &Value| Cell::optional(value.as_f64());
-        let last = object["curve"].as_array().and_then(|curve| curve.last());
-        table.rows.push(vec![
-            Cell::Text(run.name.clone()),
-            float(&object["time_per_update_s"]),
-            float(&object["staleness"]["mean"]),
-            last.map_or(Cell::Absent, |point| float(&point["loss"])),
-        ]);
-    }
+    let table = sweep_table(sweep, &done);
     folder.write("summary.txt", table.to_text().as_bytes())?;
     if common.output.json {
         let mut object = Map::new();
@@ -289,17 +299,48 @@ fn print_sweep(
     Ok(())
 }
 
+/// One line per run.
+fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
+    let headers = [
+        "run",
+        "time per update (s)",
+        "predicted (s)",
+        "error (%)",
+        "staleness, mean",
+        "last loss",
+    ];
+    let mut table =
+        SummaryTable::new(format!("{}: {} runs", sweep.name, sweep.runs.len()), headers);
+    for (run, object) in sweep.runs.iter().zip(done) {
+        let float = |value: &Value| Cell::optional(value.as_f64());
+        let last = object["curve"].as_array().and_then(|curve| curve.last());
+        let error = object["relative_error"]["time_per_update"].as_f64();
+        table.rows.push(vec![
+            Cell::Text(run.name.clone()),
+            float(&object["time_per_update_s"]),
+            float(&object["predicted"]["time_per_update_s"]),
+            Cell::optional(error.map(|error| 100.0 * error)),
+            float(&object["staleness"]["mean"]),
+            last.map_or(Cell::Absent, |point| float(&point["loss"])),
+        ]);
+    }
+    table
+}
+
 /// When things happen in a run, with this machine's times from the calibration that the
 /// experiment names.
 fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
-    let profile = match (&experiment.hardware, &experiment.objective) {
+    let profiles = match (&experiment.hardware, &experiment.objective) {
         (Hardware::ThisMachine, Some(ObjectiveChoice::Calibration(file))) => {
             let calibration: Calibration = read_json(file.full(), "calibration")?;
-            calibration.profile
+            calibration.profiles
         }
-        _ => None,
+        _ => Vec::new(),
     };
-    Ok(timing(experiment, &experiment.run, profile.as_ref())?)
+    let device: DeviceName = experiment.run.device.parse().map_err(|error: DeviceError| {
+        experiment.refuse("device", error.to_string(), String::new())
+    })?;
+    Ok(timing(experiment, &experiment.run, device, &profiles)?)
 }
 
 /// What a real run keeps beside its model.
@@ -327,28 +368,83 @@ fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
 /// `omnivore train FILE`.
 pub fn train(common: &Common, beginning: Beginning) -> Result<(), Failure> {
     let watch = Stopwatch::start();
-    let experiment = config::load(&common.file, &overrides(common))?;
-    let (timing, pacing) = match experiment.run.pacing {
-        PacingChoice::Hardware => (timing_of(&experiment)?, Pacing::Prescribed),
-        PacingChoice::None => (unpaced(), Pacing::None),
-    };
-    let scenario = experiment.run.scenario(timing);
-    let folder = run_folder::open(&common.output, "train", &experiment.name)?;
+    match config::load_any(&common.file, &overrides(common))? {
+        Loaded::Run(experiment) => {
+            let folder = run_folder::open(&common.output, "train", &experiment.name)?;
+            let done = train_one(&experiment, &folder, beginning, common.output.remarks())?;
+            publish("train", common, &experiment, &done, &folder, watch.elapsed())
+        }
+        Loaded::Sweep(sweep) => {
+            // Runs on the wall clock must have the machine to themselves.
+            let alone = Common {
+                output: Output { threads: Some(1), ..common.output.clone() },
+                ..common.clone()
+            };
+            sweep_runs("train", &alone, &sweep, |experiment, progress| {
+                train_without_state(experiment, progress)
+            })
+        }
+    }
+}
+
+fn train_one(
+    experiment: &Experiment,
+    folder: &RunFolder,
+    beginning: Beginning,
+    remarks: Remarks,
+) -> Result<Done, Failure> {
     let state = match beginning {
         Beginning::Fresh => None,
-        Beginning::Resumed => Some(state_to_resume(&experiment, &folder)?),
+        Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
     };
+    let (scenario, pacing) = wall_clock_scenario(experiment)?;
     let lab = Lab::open(experiment.clone())?;
-    let keep = |state: Checkpoint| keep_state(&folder, state).map_err(|error| error.to_string());
-    let bar = Bar::new("train", experiment.run.updates, common.output.remarks()).with_keeper(&keep);
+    let keep = |state: Checkpoint| keep_state(folder, state).map_err(|error| error.to_string());
+    let bar = Bar::new("train", experiment.run.updates, remarks).with_keeper(&keep);
     let outcome = run::execute(&lab, &scenario, pacing, state, &bar)?;
     drop(bar);
     if let Some(state) = outcome.state.clone() {
-        keep_state(&folder, state)?;
+        keep_state(folder, state)?;
     }
-    warn_of_lateness(&outcome, common.output.remarks());
-    let done = Done { outcome, prediction: None, lab: Some(lab) };
-    publish("train", common, &experiment, &done, &folder, watch.elapsed())
+    warn_of_lateness(&outcome, remarks);
+    let foreseen_s = foreseen_time_per_update(experiment)?;
+    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s })
+}
+
+/// A run of a sweep is short enough to be repeated rather than resumed.
+fn train_without_state(
+    experiment: &Experiment,
+    progress: &dyn run::RunProgress,
+) -> Result<Done, Failure> {
+    let (scenario, pacing) = wall_clock_scenario(experiment)?;
+    let lab = Lab::open(experiment.clone())?;
+    let outcome = run::execute(&lab, &scenario, pacing, None, progress)?;
+    let foreseen_s = foreseen_time_per_update(experiment)?;
+    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s })
+}
+
+fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, Pacing), Failure> {
+    let (timing, pacing) = match experiment.run.pacing {
+        PacingChoice::Hardware => (timing_of(experiment)?, Pacing::Prescribed),
+        PacingChoice::None => (unpaced(), Pacing::None),
+    };
+    Ok((experiment.run.scenario(timing), pacing))
+}
+
+/// Time per update that the simulator foresees for a real run: of the paced cluster, or of this
+/// machine where a calibration has measured it.
+fn foreseen_time_per_update(experiment: &Experiment) -> Result<Option<f64>, Failure> {
+    let measured = matches!(experiment.objective, Some(ObjectiveChoice::Calibration(_)));
+    let comparable = match experiment.hardware {
+        Hardware::Described(_) => experiment.run.pacing == PacingChoice::Hardware,
+        Hardware::ThisMachine => measured,
+        Hardware::WholeCycle { .. } => false,
+    };
+    if !comparable {
+        return Ok(None);
+    }
+    let scenario = experiment.run.scenario(timing_of(experiment)?);
+    Ok(run::simulate(&scenario, None, &Silent)?.trace.time_per_update_s())
 }
 
 /// A run at this machine's own speed asks nobody when things happen.
@@ -429,7 +525,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
         object.insert("out".into(), folder.path().display().to_string().into());
         json::print(&object);
     } else {
-        print_summary(&summary(&experiment, &outcome, None), &folder);
+        print_summary(&summary(&experiment, &outcome, None, None), &folder);
         println!("{}", same.describe());
     }
     if same.versions && same.staleness { Ok(()) } else { Err(Failure::Unmet(same.describe())) }

@@ -998,7 +998,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     fn interleave(even: __m512, odd: __m512) -> [__m512; 2] {
         let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        let high = _mm512_add_epi32(low, _mm512_set1_epi32(LANES as i32 / 2));
+        let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
         [_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd)]
     }
 

@@ -59,6 +59,11 @@ impl NetworkObjective {
         NetworkObjective { seed, ..self.clone() }
     }
 
+    /// The same objective computed by another copy of the network, on another device.
+    pub fn with_model(&self, model: Arc<Model>) -> Self {
+        NetworkObjective { model, ..self.clone() }
+    }
+
     /// The network.
     pub fn model(&self) -> &Model {
         &self.model

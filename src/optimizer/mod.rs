@@ -11,7 +11,7 @@ mod search;
 mod verify;
 
 pub use goal::Goal;
-pub use search::{Candidate, Choice, Forecast, Interval, predict_choice, search};
+pub use search::{Candidate, Choice, Forecast, Interval, devices, predict_choice, search};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
 
 use crate::predict::CalibrationError;

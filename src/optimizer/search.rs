@@ -7,14 +7,17 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerError;
-use crate::config::{Experiment, RunConfig};
+use crate::config::{Experiment, Hardware, RunConfig};
+use crate::devices::{DeviceError, DeviceName};
 use crate::predict::{Prediction, Predictor};
 use crate::profile::Profile;
-use crate::run::{LabError, RunProgress, timing};
+use crate::run::{RunProgress, timing};
 
 /// What the optimizer chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
+    /// Where gradients are computed.
+    pub device: DeviceName,
     /// g.
     pub groups: u32,
     /// μ.
@@ -85,23 +88,11 @@ impl Forecast {
 pub fn search(
     experiment: &Experiment,
     predictor: &Predictor,
-    profile: Option<&Profile>,
+    profiles: &[Profile],
     loss_target: f64,
     progress: &dyn RunProgress,
 ) -> Result<Vec<Candidate>, OptimizerError> {
-    let space = experiment.require_search()?;
-    let mut choices = Vec::new();
-    for groups in &space.groups {
-        for explicit_momentum in &space.explicit_momentum {
-            for learning_rate in &space.learning_rate {
-                choices.push(Choice {
-                    groups: *groups,
-                    explicit_momentum: *explicit_momentum,
-                    learning_rate: *learning_rate,
-                });
-            }
-        }
-    }
+    let choices = choices(experiment)?;
     let done = std::sync::atomic::AtomicU64::new(0);
     let candidates: Result<Vec<Candidate>, OptimizerError> = choices
         .par_iter()
@@ -109,7 +100,7 @@ pub fn search(
             if progress.is_interrupted() {
                 return Err(OptimizerError::Interrupted);
             }
-            let prediction = predict_choice(experiment, predictor, profile, *choice)?;
+            let prediction = predict_choice(experiment, predictor, profiles, *choice)?;
             progress.updated(1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
             Ok(Candidate { choice: *choice, predicted: Forecast::of(&prediction, loss_target) })
         })
@@ -119,6 +110,46 @@ pub fn search(
     Ok(candidates)
 }
 
+/// Devices to choose from: those of the search, else that of the run.
+///
+/// # Errors
+/// [`OptimizerError::Config`] for an unknown device, and for several devices on a described
+/// cluster, whose times do not depend on what computes the gradients here.
+pub fn devices(experiment: &Experiment) -> Result<Vec<DeviceName>, OptimizerError> {
+    let space = experiment.require_search()?;
+    let (key, names) = match &space.device {
+        Some(names) => ("search.device", names.clone()),
+        None => ("device", vec![experiment.run.device.clone()]),
+    };
+    if names.len() > 1 && experiment.hardware != Hardware::ThisMachine {
+        let message = "devices differ in speed only on this machine".to_owned();
+        let help = "set `hardware = \"this_machine\"`, or leave one device".to_owned();
+        return Err(experiment.refuse(key, message, help).into());
+    }
+    let parsed: Result<Vec<DeviceName>, DeviceError> =
+        names.iter().map(|name| name.parse()).collect();
+    Ok(parsed.map_err(|error| experiment.refuse(key, error.to_string(), String::new()))?)
+}
+
+/// Every combination of the search space.
+fn choices(experiment: &Experiment) -> Result<Vec<Choice>, OptimizerError> {
+    let space = experiment.require_search()?;
+    let mut choices = Vec::new();
+    for device in devices(experiment)? {
+        for groups in &space.groups {
+            for explicit_momentum in &space.explicit_momentum {
+                choices.extend(space.learning_rate.iter().map(|learning_rate| Choice {
+                    device,
+                    groups: *groups,
+                    explicit_momentum: *explicit_momentum,
+                    learning_rate: *learning_rate,
+                }));
+            }
+        }
+    }
+    Ok(choices)
+}
+
 /// Predicts one choice.
 ///
 /// # Errors
@@ -126,24 +157,24 @@ pub fn search(
 pub fn predict_choice(
     experiment: &Experiment,
     predictor: &Predictor,
-    profile: Option<&Profile>,
+    profiles: &[Profile],
     choice: Choice,
 ) -> Result<Prediction, OptimizerError> {
-    let scenario = scenario_of(experiment, profile, choice)?;
+    let scenario = scenario_of(experiment, profiles, choice)?;
     predictor.predict(&scenario).map_err(OptimizerError::Simulation)
 }
 
 /// The scenario of a choice.
 pub(super) fn scenario_of(
     experiment: &Experiment,
-    profile: Option<&Profile>,
+    profiles: &[Profile],
     choice: Choice,
 ) -> Result<Scenario, OptimizerError> {
     let run: RunConfig = experiment
         .with(choice.groups, choice.explicit_momentum, choice.learning_rate)
         .map_err(|error| OptimizerError::Simulation(error.to_string()))?
         .run;
-    let timing = timing(experiment, &run, profile).map_err(|error: LabError| error)?;
+    let timing = timing(experiment, &run, choice.device, profiles)?;
     Ok(run.scenario(timing))
 }
 

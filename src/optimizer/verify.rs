@@ -77,13 +77,15 @@ pub enum SpeedUp {
 /// [`OptimizerError`] when the run is impossible, fails, or is interrupted.
 pub fn measure(
     lab: &Lab,
-    profile: Option<&Profile>,
+    profiles: &[Profile],
     choice: Choice,
     goal: Goal,
     execution: Execution,
     progress: &dyn RunProgress,
 ) -> Result<Verified, OptimizerError> {
-    let scenario = scenario_of(lab.experiment(), profile, choice)?;
+    let scenario = scenario_of(lab.experiment(), profiles, choice)?;
+    let other = (choice.device != lab.device()).then(|| lab.on(choice.device)).transpose()?;
+    let lab = other.as_ref().unwrap_or(lab);
     let outcome = match execution {
         Execution::Emulate => emulate(lab, &scenario, progress)?,
         Execution::Train(pacing) => execute(lab, &scenario, pacing, None, progress)?,

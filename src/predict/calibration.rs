@@ -54,9 +54,8 @@ pub struct Calibration {
     /// From training loss to accuracy, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<MonotoneMap>,
-    /// Times of this machine, where they were measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<Profile>,
+    /// Times of this machine, one profile for each device that was measured.
+    pub profiles: Vec<Profile>,
     /// The runs behind the fit.
     pub runs: Vec<CalibrationCurve>,
     /// Gradients computed for them.
@@ -123,7 +122,7 @@ pub trait CurveKeeper: Sync {
 /// [`CalibrationError`].
 pub fn calibrate(
     lab: &Lab,
-    profile: Option<Profile>,
+    profiles: Vec<Profile>,
     threads: usize,
     keeper: &dyn CurveKeeper,
     progress: &dyn RunProgress,
@@ -169,7 +168,7 @@ pub fn calibrate(
         fit: fit(&setup, &observations, start)?,
         validation_loss: map(&runs, Direction::Rising, |p| p.evaluation.validation_loss),
         accuracy: map(&runs, Direction::Falling, |p| p.evaluation.accuracy),
-        profile,
+        profiles,
         real_gradients: plan.updates * settings.len() as u64,
         runs,
     })

@@ -31,11 +31,14 @@ pub enum LabError {
     /// What was measured does not serve this run.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// This machine has not been measured.
+    /// This machine has not been measured with that device.
     #[error(
-        "`hardware = \"this_machine\"` needs times measured on this machine; run `omnivore calibrate` first, or name a hardware file"
+        "`hardware = \"this_machine\"` needs times of `{device}` measured on this machine; run `omnivore calibrate` first, or name a hardware file"
     )]
-    NotMeasured,
+    NotMeasured {
+        /// The device.
+        device: DeviceName,
+    },
 }
 
 /// An experiment that is ready to compute real gradients.
@@ -43,6 +46,7 @@ pub enum LabError {
 pub struct Lab {
     experiment: Experiment,
     objective: NetworkObjective,
+    device: DeviceName,
     warm: OnceLock<InitialModel>,
 }
 
@@ -72,7 +76,34 @@ impl Lab {
             experiment.run.evaluation_examples,
             experiment.run.seed,
         );
-        Ok(Lab { experiment, objective, warm: OnceLock::new() })
+        Ok(Lab { experiment, objective, device: name, warm: OnceLock::new() })
+    }
+
+    /// The same experiment on another device, with the same data and the same start.
+    ///
+    /// # Errors
+    /// [`LabError::Config`] when the device is not there.
+    pub fn on(&self, device: DeviceName) -> Result<Self, LabError> {
+        let opened = devices::open(device).map_err(|error| {
+            let help = "`omnivore devices` lists the devices of this machine";
+            self.experiment.refuse("search.device", error.to_string(), help.to_owned())
+        })?;
+        let model = Arc::new(Model::new(&self.experiment.network, &opened)?);
+        let warm = OnceLock::new();
+        if let Some(start) = self.warm.get() {
+            warm.get_or_init(|| start.clone());
+        }
+        Ok(Lab {
+            experiment: self.experiment.clone(),
+            objective: self.objective.with_model(model),
+            device,
+            warm,
+        })
+    }
+
+    /// The device that computes.
+    pub fn device(&self) -> DeviceName {
+        self.device
     }
 
     /// The experiment.
@@ -142,7 +173,8 @@ fn facts(data: &Dataset) -> DataFacts {
 pub fn timing(
     experiment: &Experiment,
     run: &RunConfig,
-    profile: Option<&Profile>,
+    device: DeviceName,
+    profiles: &[Profile],
 ) -> Result<Timing, LabError> {
     Ok(match &experiment.hardware {
         Hardware::WholeCycle { mean, law } => Timing::WholeCycle { mean: *mean, law: law.clone() },
@@ -151,7 +183,8 @@ pub fn timing(
             Timing::Phases(PhaseTimes::of_cluster(cluster, workload, &run.roster)?)
         }
         Hardware::ThisMachine => {
-            let profile = profile.ok_or(LabError::NotMeasured)?;
+            let own = profiles.iter().find(|profile| profile.device == device);
+            let profile = own.ok_or(LabError::NotMeasured { device })?;
             Timing::Phases(profile.phase_times(&run.roster, Jitter::Lognormal)?)
         }
     })
