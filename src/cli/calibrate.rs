@@ -53,7 +53,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     let folder = run_folder::open(&common.output, "calibrate", &experiment.name)?;
     let lab = Lab::open(experiment.clone())?;
     let calibration = calibrate_in(&folder, &lab, common)?;
-    let figures = vec![("calibration", calibration_figure(&lab, &calibration)?)];
+    let figures = vec![("calibration", calibration_figures(&lab, &calibration)?)];
     write_figures(&folder, figures)?;
     let about = Circumstances {
         verb: "calibrate",
@@ -152,31 +152,35 @@ fn measure_device(
     Ok(profile)
 }
 
-/// Calibration runs, and what the fitted proxy makes of them.
-pub fn calibration_figure(lab: &Lab, calibration: &Calibration) -> Result<Figure, Failure> {
+/// Each calibration run, and what the fitted proxy makes of it.
+pub fn calibration_figures(lab: &Lab, calibration: &Calibration) -> Result<Vec<Figure>, Failure> {
     let predictor = calibration.predictor(lab)?;
-    let mut figure = Figure::new(
-        format!("{}: calibration", calibration.network),
-        Axis::linear("updates", ""),
-        Axis::linear("training loss", "nats"),
-    );
     let points = |curve: &Curve| {
         curve.updates.iter().copied().zip(curve.values.iter().copied()).collect::<Vec<_>>()
     };
-    for run in &calibration.runs {
-        let name = format!(
-            "μ = {}, η = {}, seed {}",
-            run.rule.explicit_momentum, run.rule.learning_rate, run.seed.0
-        );
-        let observed = Curve::of_loss(&run.points);
-        let fitted = predictor.explain(run.rule, &observed).map_err(Failure::internal)?;
-        let series =
-            |source, curve: &Curve| Series::new(name.clone(), source, Mark::Line, points(curve));
-        figure.series.push(series(Source::Emulated, &observed.smoothed()));
-        figure.series.push(series(Source::Predicted, &fitted));
-    }
-    figure.notes.push("Losses are centred means of 7 evaluations.".to_owned());
-    Ok(figure)
+    calibration
+        .runs
+        .iter()
+        .map(|run| {
+            let title = format!(
+                "calibration: μ = {}, η = {}, seed {}",
+                run.rule.explicit_momentum, run.rule.learning_rate, run.seed.0
+            );
+            let mut figure = Figure::new(
+                title,
+                Axis::linear("updates", ""),
+                Axis::linear("training loss", "nats"),
+            );
+            let observed = Curve::of_loss(&run.points);
+            let fitted = predictor.explain(run.rule, &observed).map_err(Failure::internal)?;
+            for (source, curve) in
+                [(Source::Emulated, &observed.smoothed()), (Source::Predicted, &fitted)]
+            {
+                figure.series.push(Series::new("loss", source, Mark::Line, points(curve)));
+            }
+            Ok(figure)
+        })
+        .collect()
 }
 
 fn fit_table(calibration: &Calibration) -> SummaryTable {

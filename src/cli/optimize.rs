@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::calibrate::{calibrate_in, calibration_figure, profile_table};
+use super::calibrate::{calibrate_in, calibration_figures, profile_table};
 use super::failure::Failure;
 use super::progress::{Bar, Silent, remark};
 use super::run_folder::{
-    self, Circumstances, print_summary, write_figures, write_head, write_table,
+    self, Circumstances, Picture, print_summary, write_figures, write_head, write_table,
 };
 use super::setup::overrides;
 use super::{Common, json};
@@ -368,45 +368,29 @@ impl Comparison<'_> {
         remarks
     }
 
-    fn figures(&self) -> Result<Vec<(&'static str, Figure)>, Failure> {
+    /// One panel for each configuration that was executed.
+    fn figures(&self) -> Result<Vec<Picture>, Failure> {
         let Desk { lab, calibration, predictor, goal, .. } = self.desk;
         let experiment = lab.experiment();
         let profiles = &calibration.profiles;
-        let mut names = Vec::new();
-        let mut predictions: Vec<(usize, Prediction)> = Vec::new();
+        let mut pictures: Vec<Picture> = vec![
+            ("loss-against-time", Vec::new()),
+            ("loss-against-updates", Vec::new()),
+            ("staleness", Vec::new()),
+        ];
         for (index, line) in self.lines.iter().enumerate() {
-            let Choice { groups, explicit_momentum, learning_rate, .. } = line.candidate.choice;
-            names.push(format!("g = {groups}, μ = {explicit_momentum}, η = {learning_rate}"));
-            let duplicate =
-                self.lines[..index].iter().any(|l| l.candidate.choice == line.candidate.choice);
-            if !duplicate {
-                let choice = line.candidate.choice;
-                predictions.push((index, predict_choice(experiment, predictor, profiles, choice)?));
+            let choice = line.candidate.choice;
+            if self.lines[..index].iter().any(|earlier| earlier.candidate.choice == choice) {
+                continue;
+            }
+            let prediction = predict_choice(experiment, predictor, profiles, choice)?;
+            let panels = panels(line, &prediction, goal);
+            for (picture, panel) in pictures.iter_mut().zip(panels) {
+                picture.1.push(panel);
             }
         }
-        let runs: Vec<NamedRun<'_>> = predictions
-            .iter()
-            .map(|(index, _)| {
-                let executed = &self.lines[*index].executed;
-                NamedRun { name: &names[*index], kind: executed.kind, trace: &executed.trace }
-            })
-            .collect();
-        let curves: Vec<(&str, &Prediction)> =
-            predictions.iter().map(|(index, p)| (names[*index].as_str(), p)).collect();
-        let title = format!("{}: loss to {goal}", experiment.name);
-        let counts = runs.iter().zip(&predictions).flat_map(|(run, (_, prediction))| {
-            let measured = run.trace.staleness().histogram;
-            [
-                (run.name.to_owned(), Source::Predicted, prediction.staleness.histogram.clone()),
-                (run.name.to_owned(), Source::from(run.kind), measured),
-            ]
-        });
-        Ok(vec![
-            ("loss-against-time", loss_figure(&title, Against::Time, &runs, &curves)),
-            ("loss-against-updates", loss_figure(&title, Against::Updates, &runs, &curves)),
-            ("staleness", Figure::staleness(format!("{}: staleness", experiment.name), counts)),
-            ("calibration", calibration_figure(lab, calibration)?),
-        ])
+        pictures.push(("calibration", calibration_figures(lab, calibration)?));
+        Ok(pictures)
     }
 
     fn object(&self, candidates: &[Candidate]) -> Map<String, Value> {
@@ -440,6 +424,27 @@ impl Comparison<'_> {
         object.insert("speed_up".into(), speed_ups.into());
         object
     }
+}
+
+/// Loss against time, loss against updates and staleness of one configuration.
+fn panels(line: &Line, prediction: &Prediction, goal: &Goal) -> [Figure; 3] {
+    let Choice { groups, explicit_momentum, learning_rate, .. } = line.candidate.choice;
+    let title =
+        format!("{}: g = {groups}, μ = {explicit_momentum}, η = {learning_rate}", line.role.name());
+    let executed = &line.executed;
+    let run = NamedRun { name: "loss", kind: executed.kind, trace: &executed.trace };
+    let loss = |against| {
+        let mut figure = loss_figure(&title, against, &[run], &[("loss", prediction)]);
+        figure.notes.push(format!("Target: {goal}."));
+        figure
+    };
+    let counts = [
+        (Source::Predicted, prediction.staleness.histogram.clone()),
+        (Source::from(executed.kind), executed.trace.staleness().histogram),
+    ];
+    let counts = counts.map(|(source, counts)| ("staleness".to_owned(), source, counts));
+    let staleness = Figure::staleness(title.clone(), counts);
+    [loss(Against::Time), loss(Against::Updates), staleness]
 }
 
 fn line_object(line: &Line) -> Value {

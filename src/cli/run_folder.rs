@@ -9,7 +9,7 @@ use super::failure::Failure;
 use crate::config::Experiment;
 use crate::data::Dataset;
 use crate::predict::Prediction;
-use crate::report::figure::{Figure, Source, draw};
+use crate::report::figure::{Figure, Source, draw, draw_grid};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::runs::{
     Against, NamedRun, curve_table, loss_figure, machine_table, update_table,
@@ -114,7 +114,7 @@ fn run_figures(
     title: &str,
     runs: &[NamedRun<'_>],
     prediction: &Option<(&str, &Prediction)>,
-) -> Vec<(&'static str, Figure)> {
+) -> Vec<Picture> {
     let predictions: Vec<(&str, &Prediction)> = prediction.iter().copied().collect();
     let with_loss: Vec<NamedRun<'_>> =
         runs.iter().copied().filter(|run| !run.trace.curve.is_empty()).collect();
@@ -123,24 +123,33 @@ fn run_figures(
         .iter()
         .map(|run| (run.name.to_owned(), Source::from(run.kind), run.trace.staleness().histogram));
     vec![
-        ("loss-against-updates", loss(Against::Updates)),
-        ("loss-against-time", loss(Against::Time)),
-        ("staleness", Figure::staleness(format!("{title}: staleness"), counts)),
+        ("loss-against-updates", vec![loss(Against::Updates)]),
+        ("loss-against-time", vec![loss(Against::Time)]),
+        ("staleness", vec![Figure::staleness(format!("{title}: staleness"), counts)]),
     ]
 }
 
-/// Writes figures as SVG and PNG under `plots/`; returns them for a report.
+/// Panels of a picture side by side.
+const COLUMNS: usize = 2;
+
+/// A picture of one figure or of several small ones, by the name of its files.
+pub type Picture = (&'static str, Vec<Figure>);
+
+/// Writes pictures as SVG and PNG under `plots/`; returns them for a report.
 pub fn write_figures(
     folder: &RunFolder,
-    figures: Vec<(&'static str, Figure)>,
+    figures: Vec<Picture>,
 ) -> Result<Vec<ReportFigure>, Failure> {
     figures
         .into_iter()
-        .map(|(name, figure)| {
-            let drawn = draw(&figure)?;
+        .map(|(name, panels)| {
+            let drawn = match panels.as_slice() {
+                [alone] => draw(alone)?,
+                several => draw_grid(several, COLUMNS)?,
+            };
             folder.write(format!("plots/{name}.svg"), drawn.svg.as_bytes())?;
             folder.write(format!("plots/{name}.png"), &drawn.png)?;
-            Ok(ReportFigure { caption: figure.title, drawn })
+            Ok(ReportFigure { caption: name.replace('-', " "), drawn })
         })
         .collect()
 }

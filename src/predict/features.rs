@@ -30,7 +30,7 @@ const CHOICE_SEED: Seed = Seed(0);
 /// [`ProxyError`] when the data has no training example.
 pub fn pooled_features(data: &Dataset) -> Result<ProxyData, ProxyError> {
     let chosen = choose(data.training.len());
-    let channels = data.shape.channels as usize;
+    let channels = data.shape.channels;
     let shape = ProxyShape {
         features: FEATURES_PER_CHANNEL * channels,
         hidden: HIDDEN_UNITS,
@@ -41,7 +41,7 @@ pub fn pooled_features(data: &Dataset) -> Result<ProxyData, ProxyError> {
     for index in &chosen {
         data.training.write_batch(&data.normalisation, &[*index], &mut image);
         for channel in image.chunks_exact(data.shape.values_per_channel()) {
-            pool(channel, data.shape.height as usize, data.shape.width as usize, &mut features);
+            pool(channel, data.shape.height, data.shape.width, &mut features);
         }
     }
     let labels = chosen.iter().map(|index| data.training.label(*index)).collect();
