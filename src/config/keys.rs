@@ -47,6 +47,7 @@ pub const RUN: Section = Section {
         key("updates", "800", "updates after which the run ends"),
         key("evaluate_every", "5", "updates between two measurements of the loss"),
         key("evaluation_examples", "256", "fixed training examples on which the loss is measured"),
+        key("evaluation_seed", "25", "another sample of these examples; without it, the usual one"),
         key("divergence_loss", "20.0", "a loss above this ends the run as diverged"),
         key("target", "{ loss = 0.65 }", "or { validation_loss = x }, { accuracy = x }: the goal"),
         key("precision", "\"f32\"", "number format of the computation"),

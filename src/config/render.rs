@@ -164,8 +164,12 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         )
         .with("updates", whole(run.updates))
         .with("evaluate_every", whole(run.evaluate_every))
-        .with("evaluation_examples", run.evaluation_examples)
-        .with("divergence_loss", run.divergence_loss);
+        .with("evaluation_examples", run.evaluation_examples);
+    let writer = match run.evaluation_seed {
+        Some(seed) => writer.with("evaluation_seed", whole(seed.0)),
+        None => writer,
+    };
+    let writer = writer.with("divergence_loss", run.divergence_loss);
     let writer = match run.target {
         Some(target) => writer.with("target", write_target(target)),
         None => writer,

@@ -57,6 +57,8 @@ pub struct RunConfig {
     pub evaluate_every: u64,
     /// Fixed training examples on which the loss is measured.
     pub evaluation_examples: u32,
+    /// Seed of their sample; the usual one where it is absent.
+    pub evaluation_seed: Option<Seed>,
     /// A loss above this ends the run as diverged.
     pub divergence_loss: f64,
     /// The goal, where there is one.
@@ -270,6 +272,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let updates = whole(reader, "updates", 1..=MOST_UPDATES);
     let evaluate_every = whole(reader, "evaluate_every", 1..=MOST_UPDATES);
     let evaluation_examples = count(reader, "evaluation_examples", 1);
+    let evaluation_seed = reader.optional("evaluation_seed");
     let divergence_loss = number(reader, "divergence_loss", Bound::Positive);
     let target = read_target(reader);
     let precision = read_precision(reader);
@@ -295,6 +298,10 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         updates: updates?,
         evaluate_every: evaluate_every?,
         evaluation_examples: evaluation_examples?,
+        evaluation_seed: match evaluation_seed {
+            Some(field) => Some(Seed(field.whole(0..=LARGEST_SEED)?)),
+            None => None,
+        },
         divergence_loss: divergence_loss?,
         target: target?,
         precision: precision?,

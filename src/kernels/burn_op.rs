@@ -1,7 +1,7 @@
 //! The kernels as operations on Burn tensors, with their own gradients.
 //!
 //! [`convolution`], [`max_pooling`] and [`average_pooling`] take what Burn's functions of the same
-//! purpose take and compute the same. On the CPU devices, `flex` and `ndarray`, they run the
+//! purpose take and compute the same; [`normalisation`] has no counterpart there. On the CPU devices, `flex` and `ndarray`, they run the
 //! kernels of this module on the current rayon pool. Everything else goes to Burn: other devices,
 //! numbers other than `f32`, dilation, padding or stride that differ between axes, and shapes that
 //! the kernels refuse.
@@ -25,9 +25,10 @@ use burn::tensor::ops::{AvgPoolOptions, ConvOptions, MaxPoolOptions};
 use burn::tensor::{DType, Device, Tensor, TensorData, module};
 
 use super::{
-    ConvolutionShape, ConvolutionSizes, Lowering, PoolingShape, PoolingSizes, Rounding,
-    average_pooling as average, average_pooling_backward as average_backward, backward_data,
-    backward_weights, forward, max_pooling as maximum, max_pooling_backward as maximum_backward,
+    ConvolutionShape, ConvolutionSizes, Lowering, Normalisation, PoolingShape, PoolingSizes,
+    Rounding, average_pooling as average, average_pooling_backward as average_backward,
+    backward_data, backward_weights, forward, max_pooling as maximum,
+    max_pooling_backward as maximum_backward, normalise, normalise_backward,
 };
 
 /// Convolution of `[images, channels, height, width]` with filters
@@ -84,6 +85,45 @@ pub fn average_pooling(input: Tensor<4>, options: AvgPoolOptions<2>) -> Tensor<4
         )),
         None => module::avg_pool2d(input, options),
     }
+}
+
+/// Local response normalisation of `[images, channels, height, width]` over an odd number of
+/// channels; see [`super::normalise`].
+pub fn normalisation(input: Tensor<4>, size: usize, alpha: f64, beta: f64, k: f64) -> Tensor<4> {
+    let [images, channels, height, width] = input.dims();
+    if size.is_multiple_of(2) || !runs_here(&input.device(), input.dtype()) {
+        let options = AvgPoolOptions::new([size, 1])
+            .with_stride([1, 1])
+            .with_padding([size / 2, 0])
+            .with_count_include_pad(true);
+        let squares = input.clone().square().reshape([images, 1, channels, height * width]);
+        let means = module::avg_pool2d(squares, options).reshape([images, channels, height, width]);
+        return input * means.mul_scalar(alpha).add_scalar(k).powf_scalar(-beta);
+    }
+    let pixels = height * width;
+    #[expect(clippy::cast_possible_truncation, reason = "the tensor is in single precision too")]
+    let [alpha, beta, k] = [alpha, beta, k].map(|number| number as f32);
+    let shape = Normalisation { images, channels, pixels, size, alpha, beta, k };
+    Tensor::from_dispatch(<Dispatch as KernelBackend>::normalise(input.into_dispatch(), shape))
+}
+
+/// Appends the numbers of a tensor, row-major.
+///
+/// Burn's `ndarray` backend reads a transposed tensor, such as the gradient of a fully-connected
+/// layer's weights, number by number; this does it in blocks.
+///
+/// # Panics
+/// If the tensor does not hold `f32`.
+pub fn append_numbers<const D: usize>(tensor: Tensor<D>, numbers: &mut Vec<f32>) {
+    if let DispatchDevice::NdArray(_) = tensor.device().as_dispatch()
+        && tensor.dtype() == DType::F32
+        && let Ok(primitive) = tensor.clone().try_into_primitive::<NdArray>()
+    {
+        NdArray::read(&primitive, |values| numbers.extend_from_slice(values));
+        return;
+    }
+    let data = tensor.into_data();
+    numbers.extend_from_slice(data.as_slice().expect("the tensor holds f32"));
 }
 
 /// Whether a tensor is one that the kernels can read.
@@ -158,6 +198,9 @@ pub trait KernelBackend: Backend {
 
     /// See [`average_pooling`].
     fn pool_average(input: FloatTensor<Self>, shape: PoolingShape) -> FloatTensor<Self>;
+
+    /// See [`normalisation`].
+    fn normalise(input: FloatTensor<Self>, shape: Normalisation) -> FloatTensor<Self>;
 }
 
 /// A backend whose tensors lie in this process's memory.
@@ -187,11 +230,32 @@ impl HostBackend for NdArray {
             unreachable!("only tensors of f32 come here");
         };
         let view = storage.view();
-        match view.as_slice() {
-            Some(values) => reader(values),
-            None => reader(&view.iter().copied().collect::<Vec<f32>>()),
+        if let Some(values) = view.as_slice() {
+            return reader(values);
+        }
+        if let ([rows, columns], Some(values)) = (view.shape(), view.as_slice_memory_order())
+            && view.strides() == [1, rows.cast_signed()]
+        {
+            return reader(&transposed(values, *rows, *columns));
+        }
+        reader(&view.iter().copied().collect::<Vec<f32>>())
+    }
+}
+
+/// A `rows × columns` matrix, row-major, from one that is column-major.
+fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    const BLOCK: usize = 16;
+    let mut target = vec![0.0; values.len()];
+    for first_row in (0..rows).step_by(BLOCK) {
+        for first_column in (0..columns).step_by(BLOCK) {
+            for row in first_row..rows.min(first_row + BLOCK) {
+                for column in first_column..columns.min(first_column + BLOCK) {
+                    target[row * columns + column] = values[column * rows + row];
+                }
+            }
         }
     }
+    target
 }
 
 macro_rules! host_operations {
@@ -212,6 +276,10 @@ macro_rules! host_operations {
 
             fn pool_average(input: FloatTensor<Self>, shape: PoolingShape) -> FloatTensor<Self> {
                 pool_average::<Self>(&input, &shape)
+            }
+
+            fn normalise(input: FloatTensor<Self>, shape: Normalisation) -> FloatTensor<Self> {
+                normalised::<Self>(&input, &shape)
             }
         }
     };
@@ -264,6 +332,13 @@ fn pool_average<B: HostBackend>(input: &FloatTensor<B>, shape: &PoolingShape) ->
     B::write(output, &pooled_dims::<B>(input, shape), input)
 }
 
+fn normalised<B: HostBackend>(input: &FloatTensor<B>, shape: &Normalisation) -> FloatTensor<B> {
+    let dims: [usize; 4] = input.shape().dims();
+    let mut output = vec![0.0; dims.iter().product()];
+    B::read(input, |values| normalise(shape, values, &mut output).expect(CHECKED));
+    B::write(output, &dims, input)
+}
+
 impl<B: KernelBackend + HostBackend, C: CheckpointStrategy> KernelBackend for Autodiff<B, C> {
     fn convolve(
         input: FloatTensor<Self>,
@@ -299,6 +374,17 @@ impl<B: KernelBackend + HostBackend, C: CheckpointStrategy> KernelBackend for Au
         }
     }
 
+    fn normalise(input: FloatTensor<Self>, shape: Normalisation) -> FloatTensor<Self> {
+        let output = normalised::<B>(input.primitive(), &shape);
+        match NormalisationGradient.prepare::<C>([input.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut preparation) => {
+                let state = (preparation.checkpoint(&input), shape);
+                preparation.finish(state, output)
+            }
+            OpsKind::UnTracked(preparation) => preparation.finish(output),
+        }
+    }
+
     fn pool_average(input: FloatTensor<Self>, shape: PoolingShape) -> FloatTensor<Self> {
         let output = pool_average::<B>(input.primitive(), &shape);
         match AverageGradient.prepare::<C>([input.node()]).compute_bound().stateful() {
@@ -306,6 +392,35 @@ impl<B: KernelBackend + HostBackend, C: CheckpointStrategy> KernelBackend for Au
                 preparation.finish((input.shape().dims(), shape), output)
             }
             OpsKind::UnTracked(preparation) => preparation.finish(output),
+        }
+    }
+}
+
+/// Gradient of [`normalisation`].
+#[derive(Debug)]
+struct NormalisationGradient;
+
+impl<B: HostBackend> Backward<B, 1> for NormalisationGradient {
+    type State = (NodeId, Normalisation);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (input, shape) = ops.state;
+        let input: FloatTensor<B> = checkpointer.retrieve_node_output(input);
+        let output_gradient = gradients.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            let dims: [usize; 4] = input.shape().dims();
+            let mut gradient = vec![0.0; dims.iter().product()];
+            B::read(&input, |input| {
+                B::read(&output_gradient, |output| {
+                    normalise_backward(&shape, input, output, &mut gradient).expect(CHECKED);
+                });
+            });
+            gradients.register::<B>(node.id, B::write(gradient, &dims, &output_gradient));
         }
     }
 }
@@ -554,6 +669,46 @@ mod tests {
             for device in devices() {
                 assert_close(&run(device, true), &burns)?;
             }
+        }
+    }
+
+    #[test]
+    fn normalisation_is_the_same_in_operations_of_burn() {
+        let run = |device: Device, ours: bool| {
+            let input = values([3, 7, 4, 5], 13, &device.autodiff()).require_grad();
+            let output = if ours {
+                normalisation(input.clone(), 5, 0.5, 0.75, 2.0)
+            } else {
+                let squares = input.clone().square().reshape([3, 1, 7, 20]);
+                let options = AvgPoolOptions::new([5, 1])
+                    .with_stride([1, 1])
+                    .with_padding([2, 0])
+                    .with_count_include_pad(true);
+                let means = module::avg_pool2d(squares, options).reshape([3, 7, 4, 5]);
+                input.clone() * means.mul_scalar(0.5).add_scalar(2.0).powf_scalar(-0.75)
+            };
+            numbers(output, (&input, None, None))
+        };
+        let burns = run(Device::flex(), false);
+        for device in devices() {
+            assert_close(&run(device, true), &burns).unwrap();
+        }
+    }
+
+    #[test]
+    fn numbers_are_appended_row_by_row() {
+        for device in devices() {
+            let matrix = values([37, 21], 14, &device);
+            let mut numbers = vec![9.0];
+            append_numbers(matrix.clone().transpose(), &mut numbers);
+            append_numbers(matrix.clone().slice([3..9, 2..5]).transpose(), &mut numbers);
+            append_numbers(matrix.clone().flip([0]).transpose(), &mut numbers);
+            let mut expected = vec![9.0];
+            expected.extend(matrix.clone().transpose().into_data().iter::<f32>());
+            expected
+                .extend(matrix.clone().slice([3..9, 2..5]).transpose().into_data().iter::<f32>());
+            expected.extend(matrix.flip([0]).transpose().into_data().iter::<f32>());
+            assert!(numbers == expected);
         }
     }
 

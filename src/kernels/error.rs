@@ -48,6 +48,14 @@ pub enum KernelError {
         /// Smaller extent of the window.
         kernel: usize,
     },
+    /// Normalisation over an even number of channels.
+    #[error("{shape}: size {size} has no middle, choose an odd one")]
+    EvenSize {
+        /// The whole shape.
+        shape: String,
+        /// The size.
+        size: usize,
+    },
     /// The arrays could not be addressed.
     #[error("{shape}: the arrays exceed the address space")]
     TooLarge {

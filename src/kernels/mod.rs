@@ -1,4 +1,4 @@
-//! Convolution and pooling in `f32` on the CPU, on plain row-major slices.
+//! Convolution, pooling and normalisation in `f32` on the CPU, on plain row-major slices.
 //!
 //! A convolution becomes matrix products by *lowering* ([`Lowering`]). The default packs blocks
 //! straight from the image; lowering `b_p` whole images into memory, as arXiv:1606.04487 does, can
@@ -15,6 +15,7 @@ mod convolution;
 mod error;
 mod lowered;
 mod microkernel;
+mod normalisation;
 mod packed;
 mod packing;
 mod parallel;
@@ -31,8 +32,10 @@ mod tests;
 pub use convolution::{Lowering, backward_data, backward_weights, forward};
 pub use error::KernelError;
 pub use microkernel::Instructions;
+pub use normalisation::{Normalisation, normalise, normalise_backward};
 pub use pooling::{
     PoolingShape, PoolingSizes, Rounding, average_pooling, average_pooling_backward, max_pooling,
     max_pooling_backward,
 };
+pub use scratch::{release_scratch, scratch_bytes};
 pub use shape::{ConvolutionShape, ConvolutionSizes};

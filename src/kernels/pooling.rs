@@ -6,7 +6,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::KernelError;
+use super::microkernel::{Engine, Instructions, Windows};
 use super::parallel::{Units, threads};
+use super::scratch::with_buffers;
 
 /// What to do with a window that only partly fits at the bottom or right edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,42 +167,70 @@ impl PoolingShape {
         (self.output_pixels() * self.sizes.window_height * self.sizes.window_width) as u64
     }
 
-    /// Source rows of the windows in output row `y`.
-    fn rows(&self, y: usize) -> Range<usize> {
-        let start = y * self.sizes.stride;
-        let end = (start + self.sizes.window_height).saturating_sub(self.sizes.padding);
-        start.saturating_sub(self.sizes.padding)..end.min(self.sizes.height)
-    }
-
-    /// Which windows of an output row have their column `x` in the plane, and the plane's column
-    /// under the first of them.
-    fn column(&self, x: usize) -> (Range<usize>, usize) {
+    fn windows(&self) -> Windows {
         let sizes = &self.sizes;
-        let start = sizes.padding.saturating_sub(x).div_ceil(sizes.stride);
-        let end = (sizes.width + sizes.padding).saturating_sub(x).div_ceil(sizes.stride);
-        let end = end.min(self.output_width);
-        let start = start.min(end);
-        let first = (start * sizes.stride + x).saturating_sub(sizes.padding);
-        (start..end, first.min(sizes.width))
+        let first = sizes.padding.div_ceil(sizes.stride);
+        let behind = (sizes.width + sizes.padding).checked_sub(sizes.window_width);
+        let end = behind.map_or(0, |last| last / sizes.stride + 1).min(self.output_width);
+        Windows {
+            height: sizes.height,
+            width: sizes.width,
+            window_height: sizes.window_height,
+            window_width: sizes.window_width,
+            stride: sizes.stride,
+            padding: sizes.padding,
+            rows: self.output_height,
+            columns: self.output_width,
+            inner: first.min(end)..end,
+        }
     }
 
-    /// One over the number of pixels of each window of output row `y`.
+    /// Source columns of the windows in output column `x`.
+    fn columns(&self, x: usize) -> Range<usize> {
+        let sizes = &self.sizes;
+        let start = x * sizes.stride;
+        let end = (start + sizes.window_width).saturating_sub(sizes.padding).min(sizes.width);
+        start.saturating_sub(sizes.padding)..end
+    }
+
+    /// One over the number of pixels of each window of a plane.
+    fn shares(&self) -> Vec<f32> {
+        let windows = (0..self.output_height)
+            .flat_map(|y| (0..self.output_width).map(move |x| self.share(y, x)));
+        windows.collect()
+    }
+
+    /// One over the number of pixels of the window at (`y`, `x`).
     ///
     /// A window is cut at the end of the padding, not of the plane: zeros of the padding count.
-    fn shares(&self, y: usize) -> impl Iterator<Item = f32> {
-        let sizes = self.sizes;
-        let extent = move |at: usize, window: usize, length: usize| {
+    fn share(&self, y: usize, x: usize) -> f32 {
+        let sizes = &self.sizes;
+        let extent = |at: usize, window: usize, length: usize| {
             let start = at * sizes.stride;
             (start + window).min(length + 2 * sizes.padding) - start
         };
         let rows = extent(y, sizes.window_height, sizes.height);
-        (0..self.output_width).map(move |x| {
-            let pixels = rows * extent(x, sizes.window_width, sizes.width);
-            #[expect(clippy::cast_precision_loss, reason = "windows have few pixels")]
-            let pixels = pixels as f32;
-            pixels.recip()
-        })
+        let pixels = rows * extent(x, sizes.window_width, sizes.width);
+        #[expect(clippy::cast_precision_loss, reason = "windows have few pixels")]
+        let pixels = pixels as f32;
+        pixels.recip()
     }
+}
+
+impl Windows {
+    /// Output columns that remain after the inner ones were done, or all.
+    fn remaining(&self, inner_done: bool) -> [Range<usize>; 2] {
+        if inner_done {
+            [0..self.inner.start, self.inner.end..self.columns]
+        } else {
+            [0..self.columns, 0..0]
+        }
+    }
+}
+
+/// The vector kernels of this processor, if it has any.
+fn engine() -> Option<Engine> {
+    Engine::new(Instructions::detect()).ok().flatten()
 }
 
 fn positions(
@@ -245,8 +275,13 @@ pub fn max_pooling(
     shape.check_len("output", output.len(), shape.output_len())?;
     shape.check_len("winners", winners.len(), shape.output_len())?;
     let (pixels, output_pixels) = (shape.pixels(), shape.output_pixels());
+    let (windows, engine) = (shape.windows(), engine());
     let plane = |((input, output), winners): ((&[f32], &mut [f32]), &mut [u32])| {
-        max_of_plane(shape, input, output, winners);
+        let done =
+            engine.is_some_and(|engine| engine.max_of_windows(&windows, input, output, winners));
+        for columns in windows.remaining(done) {
+            max_of_columns(shape, &windows, input, output, winners, columns);
+        }
     };
     if threads() == 1 {
         let planes = input.chunks_exact(pixels).zip(output.chunks_exact_mut(output_pixels));
@@ -258,31 +293,30 @@ pub fn max_pooling(
     Ok(())
 }
 
-fn max_of_plane(shape: &PoolingShape, input: &[f32], output: &mut [f32], winners: &mut [u32]) {
-    let sizes = &shape.sizes;
-    let output_rows = output.chunks_exact_mut(shape.output_width);
-    let rows = output_rows.zip(winners.chunks_exact_mut(shape.output_width));
-    for (y, (largest, winners)) in rows.enumerate() {
-        largest.fill(f32::NEG_INFINITY);
-        let source_rows = shape.rows(y);
-        for (x, winner) in winners.iter_mut().enumerate() {
-            let column = (x * sizes.stride).saturating_sub(sizes.padding);
-            *winner = place(source_rows.start * sizes.width + column);
-        }
-        for row in source_rows {
-            for x in 0..sizes.window_width {
-                let (windows, first) = shape.column(x);
-                let first = row * sizes.width + first;
-                let source = &input[first..(row + 1) * sizes.width];
-                let largest = &mut largest[windows.clone()];
-                let winners = &mut winners[windows];
-                match sizes.stride {
-                    1 => take_larger::<1>(largest, winners, source, place(first)),
-                    2 => take_larger::<2>(largest, winners, source, place(first)),
-                    3 => take_larger::<3>(largest, winners, source, place(first)),
-                    stride => take_larger_any(largest, winners, source, place(first), stride),
+/// Pools the windows of some output columns one by one.
+fn max_of_columns(
+    shape: &PoolingShape,
+    windows: &Windows,
+    input: &[f32],
+    output: &mut [f32],
+    winners: &mut [u32],
+    output_columns: Range<usize>,
+) {
+    for x in output_columns {
+        let columns = shape.columns(x);
+        for y in 0..shape.output_height {
+            let rows = windows.rows_under(y);
+            let start = rows.start * shape.sizes.width + columns.start;
+            let (mut largest, mut winner) = (f32::NEG_INFINITY, start);
+            for row in rows {
+                for at in columns.clone().map(|column| row * shape.sizes.width + column) {
+                    if input[at] > largest || input[at].is_nan() {
+                        (largest, winner) = (input[at], at);
+                    }
                 }
             }
+            output[y * shape.output_width + x] = largest;
+            winners[y * shape.output_width + x] = place(winner);
         }
     }
 }
@@ -291,50 +325,6 @@ fn place(index: usize) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the shape's constructor checked it")]
     let place = index as u32;
     place
-}
-
-/// Replaces what is smaller than every `STRIDE`-th pixel of `source`.
-fn take_larger<const STRIDE: usize>(
-    largest: &mut [f32],
-    winners: &mut [u32],
-    source: &[f32],
-    first: u32,
-) {
-    let (blocks, rest) = source.as_chunks::<STRIDE>();
-    let whole = blocks.len().min(largest.len());
-    let (largest, last_largest) = largest.split_at_mut(whole);
-    let (winners, last_winner) = winners.split_at_mut(whole);
-    let mut at = first;
-    for ((largest, winner), block) in largest.iter_mut().zip(winners).zip(blocks) {
-        take_if_larger(largest, winner, block[0], at);
-        at += place(STRIDE);
-    }
-    // The stride may lead past the end of the row behind the last pixel.
-    if let ([largest], [winner], [pixel, ..]) = (last_largest, last_winner, rest) {
-        take_if_larger(largest, winner, *pixel, at);
-    }
-}
-
-fn take_larger_any(
-    largest: &mut [f32],
-    winners: &mut [u32],
-    source: &[f32],
-    first: u32,
-    stride: usize,
-) {
-    let pixels = source.iter().step_by(stride);
-    let places = (first..).step_by(stride);
-    for (((largest, winner), &pixel), at) in largest.iter_mut().zip(winners).zip(pixels).zip(places)
-    {
-        take_if_larger(largest, winner, pixel, at);
-    }
-}
-
-fn take_if_larger(largest: &mut f32, winner: &mut u32, pixel: f32, at: u32) {
-    // Written without a branch, so that the compiler can do several windows at once.
-    let taken = (pixel > *largest) | pixel.is_nan();
-    *largest = if taken { pixel } else { *largest };
-    *winner = if taken { at } else { *winner };
 }
 
 /// Gradient of [`max_pooling`]: each output's gradient goes to its winner.
@@ -391,6 +381,7 @@ pub fn average_pooling(
     shape.check_len("input", input.len(), shape.input_len())?;
     shape.check_len("output", output.len(), shape.output_len())?;
     let (pixels, output_pixels) = (shape.pixels(), shape.output_pixels());
+    let (windows, shares, engine) = (shape.windows(), shape.shares(), engine());
     let units = Units {
         count: shape.sizes.planes,
         flops_per_unit: shape.flops_per_plane(),
@@ -398,26 +389,32 @@ pub fn average_pooling(
     };
     units.run(output, |plane, output| {
         let input = &input[plane * pixels..][..pixels];
-        for (y, means) in output.chunks_exact_mut(shape.output_width).enumerate() {
-            means.fill(0.0);
-            for row in shape.rows(y) {
-                let source = &input[row * shape.sizes.width..][..shape.sizes.width];
-                add_windows(shape, source, means);
-            }
-            for (mean, share) in means.iter_mut().zip(shape.shares(y)) {
-                *mean *= share;
-            }
+        let done = engine.is_some_and(|engine| engine.sums_of_windows(&windows, input, output));
+        for columns in windows.remaining(done) {
+            sums_of_columns(shape, &windows, input, output, columns);
+        }
+        for (sum, share) in output.iter_mut().zip(&shares) {
+            *sum *= share;
         }
     });
     Ok(())
 }
 
-fn add_windows(shape: &PoolingShape, source: &[f32], sums: &mut [f32]) {
-    for x in 0..shape.sizes.window_width {
-        let (windows, first) = shape.column(x);
-        let pixels = source[first..].iter().step_by(shape.sizes.stride);
-        for (sum, pixel) in sums[windows].iter_mut().zip(pixels) {
-            *sum += pixel;
+/// Sums the windows of some output columns one by one.
+fn sums_of_columns(
+    shape: &PoolingShape,
+    windows: &Windows,
+    input: &[f32],
+    output: &mut [f32],
+    output_columns: Range<usize>,
+) {
+    for x in output_columns {
+        let columns = shape.columns(x);
+        for y in 0..shape.output_height {
+            let row_sum = |row: usize| -> f32 {
+                input[row * shape.sizes.width..][columns.clone()].iter().sum()
+            };
+            output[y * shape.output_width + x] = windows.rows_under(y).map(row_sum).sum();
         }
     }
 }
@@ -436,28 +433,32 @@ pub fn average_pooling_backward(
     shape.check_len("output gradient", output_gradient.len(), shape.output_len())?;
     shape.check_len("input gradient", input_gradient.len(), shape.input_len())?;
     let (output_pixels, width) = (shape.output_pixels(), shape.sizes.width);
+    let (windows, shares) = (shape.windows(), shape.shares());
     plane_units(shape).run(input_gradient, |plane, target| {
         target.fill(0.0);
         let gradients = &output_gradient[plane * output_pixels..][..output_pixels];
-        for (y, gradients) in gradients.chunks_exact(shape.output_width).enumerate() {
-            for row in shape.rows(y) {
-                let target = &mut target[row * width..][..width];
-                share_out(shape, y, gradients, target);
+        with_buffers([width], |[row_sum]| {
+            let rows = gradients.chunks_exact(shape.output_width);
+            for (y, (gradients, shares)) in
+                rows.zip(shares.chunks_exact(shape.output_width)).enumerate()
+            {
+                row_sum.fill(0.0);
+                for (x, (gradient, share)) in gradients.iter().zip(shares).enumerate() {
+                    let share = gradient * share;
+                    for pixel in &mut row_sum[shape.columns(x)] {
+                        *pixel += share;
+                    }
+                }
+                for row in windows.rows_under(y) {
+                    let target = &mut target[row * width..][..width];
+                    for (target, sum) in target.iter_mut().zip(&*row_sum) {
+                        *target += sum;
+                    }
+                }
             }
-        }
+        });
     });
     Ok(())
-}
-
-fn share_out(shape: &PoolingShape, y: usize, gradients: &[f32], target: &mut [f32]) {
-    for x in 0..shape.sizes.window_width {
-        let (windows, first) = shape.column(x);
-        let shares = shape.shares(y).skip(windows.start);
-        let pixels = target[first..].iter_mut().step_by(shape.sizes.stride);
-        for ((pixel, gradient), share) in pixels.zip(&gradients[windows]).zip(shares) {
-            *pixel += gradient * share;
-        }
-    }
 }
 
 #[cfg(test)]

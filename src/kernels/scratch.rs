@@ -1,15 +1,55 @@
 //! Working memory that outlives a call, so that a warm training loop allocates nothing.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a cache line; buffers start on one, because vector loads across two lines are slow.
 const LINE_BYTES: usize = 64;
 const LINE_FLOATS: usize = LINE_BYTES / size_of::<f32>();
 
+/// Bytes of all [`Memory`] there is.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// Buffers this thread is not using at the moment. A call takes one and puts it back, so a
-    /// thread that is lent to another call while it waits finds a buffer of its own.
-    static IDLE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+    /// Memory this thread is not using at the moment. A call takes one piece and puts it back, so
+    /// a thread that is lent to another call while it waits finds a piece of its own.
+    static IDLE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory that is counted.
+#[derive(Default)]
+struct Memory(Vec<f32>);
+
+impl Memory {
+    fn new(length: usize) -> Self {
+        let memory = Self(vec![0.0; length]);
+        BYTES.fetch_add(memory.bytes(), Ordering::Relaxed);
+        memory
+    }
+
+    fn bytes(&self) -> u64 {
+        size_of_val(&*self.0) as u64
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// Bytes of working memory that the kernels hold on all threads, in use or kept for the next call.
+///
+/// After [`release_scratch`] and one call of a kernel this is what the call needed.
+pub fn scratch_bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// Gives back the working memory that this thread and those of the current rayon pool keep.
+pub fn release_scratch() {
+    let release = || IDLE.with_borrow_mut(Vec::clear);
+    rayon::broadcast(|_| release());
+    release();
 }
 
 /// Gives `work` one buffer per length, each aligned to a cache line.
@@ -21,12 +61,13 @@ pub(super) fn with_buffers<const N: usize, R>(
 ) -> R {
     let mut memory = IDLE.with_borrow_mut(Vec::pop).unwrap_or_default();
     let needed = lengths.iter().map(|&length| padded(length)).sum::<usize>() + LINE_FLOATS;
-    if memory.len() < needed {
-        // Nothing in the old buffer is worth the copy that growing in place would make.
-        memory = vec![0.0; needed];
+    if memory.0.len() < needed {
+        // Nothing in the old memory is worth the copy that growing in place would make.
+        drop(memory);
+        memory = Memory::new(needed);
     }
-    let start = memory.as_ptr().align_offset(LINE_BYTES).min(LINE_FLOATS);
-    let mut rest = &mut memory[start..];
+    let start = memory.0.as_ptr().align_offset(LINE_BYTES).min(LINE_FLOATS);
+    let mut rest = &mut memory.0[start..];
     let buffers = lengths.map(|length| {
         let (buffer, after) = std::mem::take(&mut rest).split_at_mut(padded(length));
         rest = after;
@@ -35,6 +76,12 @@ pub(super) fn with_buffers<const N: usize, R>(
     let result = work(buffers);
     IDLE.with_borrow_mut(|idle| idle.push(memory));
     result
+}
+
+/// Bytes that this thread keeps.
+#[cfg(test)]
+pub(super) fn bytes_of_this_thread() -> usize {
+    IDLE.with_borrow(|idle| idle.iter().map(|memory| size_of_val(&*memory.0)).sum())
 }
 
 fn padded(length: usize) -> usize {

@@ -420,3 +420,39 @@ fn instructions_that_the_processor_lacks_are_refused() {
     assert!(Instructions::Portable.is_available());
     assert!(Instructions::detect().is_available());
 }
+
+/// Scratch memory of one pass on a thread that had none, in bytes.
+fn scratch(shape: &ConvolutionShape, lowering: Lowering) -> usize {
+    let operands = Operands::new(shape, 5);
+    on_threads(1, || {
+        let results = operands.results(shape, lowering);
+        drop(results);
+        scratch::bytes_of_this_thread()
+    })
+}
+
+#[test]
+fn scratch_memory_does_not_grow_with_the_mini_batch() {
+    for sizes in NETWORK_LAYERS {
+        for instructions in [Instructions::Avx512, Instructions::Avx2] {
+            if !instructions.is_available() {
+                continue;
+            }
+            for lowering in [Lowering::Packed(instructions), Lowering::Winograd(instructions)] {
+                let of_batch =
+                    |batch| scratch(&shape(ConvolutionSizes { batch, ..sizes }), lowering);
+                assert_eq!(of_batch(16), of_batch(24), "{sizes} with {lowering:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scratch_memory_of_materialised_lowering_grows_with_the_images_at_once() {
+    let shape = shape(ConvolutionSizes { batch: 8, ..LENET_SECOND });
+    let of_images = |images_at_once| scratch(&shape, Lowering::Materialised { images_at_once });
+    // The lowered matrix: 500 rows of 64 columns per image, in numbers of 4 bytes.
+    let matrix = 500 * 64 * 4;
+    assert!(of_images(1) >= matrix);
+    assert!(of_images(8) >= of_images(1) + 7 * matrix);
+}

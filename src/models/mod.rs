@@ -33,7 +33,7 @@ use rand::Rng;
 use layers::{Activation, Leaf, Operation, Pass, size};
 use loss::Scores;
 
-pub use objective::NetworkObjective;
+pub use objective::{EVALUATION_SEED, NetworkObjective};
 pub use parameters::ParameterTensor;
 
 /// Why a model cannot be built or cannot compute.

@@ -13,12 +13,13 @@ use rand_chacha::ChaCha8Rng;
 use super::{ConvForward, FcResult, Model};
 use crate::data::{Dataset, Examples};
 
-/// The fixed training examples on which the loss is measured are the same for every seed.
+/// The usual seed of the fixed training examples on which the loss is measured; it does not change
+/// with the seed of a run.
 ///
 /// A sample of 256 misses the loss of the whole training set by 5 % or so, always to the same side
 /// (an easy sample stays easy). Among the seeds 0 to 39 this one was nearest to it over six early
 /// checkpoints of the small network on Fashion-MNIST: within 3.5 % each, 0.2 % in the mean.
-const EVALUATION_SEED: Seed = Seed(25);
+pub const EVALUATION_SEED: Seed = Seed(25);
 
 /// Images evaluated at once: bounds the memory of an evaluation.
 const IMAGES_AT_ONCE: usize = 64;
@@ -37,14 +38,15 @@ pub struct NetworkObjective {
 
 impl NetworkObjective {
     /// An objective for a data set whose shape fits the network; the loss is measured on
-    /// `evaluation_examples` training examples.
+    /// `evaluation_examples` training examples, drawn under a seed of their own.
     pub fn new(
         model: Arc<Model>,
         data: Arc<Dataset>,
         evaluation_examples: u32,
+        evaluation_seed: Seed,
         seed: Seed,
     ) -> Self {
-        let mut generator = stream(EVALUATION_SEED, Stream::Evaluation);
+        let mut generator = stream(evaluation_seed, Stream::Evaluation);
         let n_examples = data.training.len();
         let draw = |_| generator.random_range(0..n_examples as u64);
         let evaluated = (0..evaluation_examples)

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,7 +12,6 @@ use super::ProfileError;
 use crate::models::{ConvForward, FcResult, NetworkObjective};
 
 /// What leaves the conv phase for the FC phase.
-#[derive(Clone)]
 pub(super) struct Activations {
     pub values: Vec<f32>,
     pub labels: Vec<u8>,
@@ -33,8 +31,6 @@ pub(super) enum Task {
     Fc { fc: Arc<Vec<f32>>, activations: Vec<Activations> },
     /// Nothing but taking the model and letting it go.
     Receive(ModelSnapshot),
-    /// Whole passes one after the other until told to stop, to keep a core busy.
-    Occupy { model: ModelSnapshot, cycle: Cycle, share: Share, stop: Arc<AtomicBool> },
 }
 
 /// What a thread made of its task.
@@ -67,25 +63,6 @@ pub(super) struct Outcome {
     pub known: Instant,
     /// How long it was computed.
     pub computed: Duration,
-}
-
-/// A task that was handed out and has come back.
-pub(super) struct Finished {
-    /// When it was handed out.
-    pub asked: Instant,
-    pub outcome: Outcome,
-}
-
-impl Finished {
-    /// From asking to knowing.
-    pub fn span(&self) -> Duration {
-        self.outcome.known - self.asked
-    }
-
-    /// The part of the span in which nothing was computed.
-    pub fn hand_over(&self) -> Duration {
-        self.span().saturating_sub(self.outcome.computed)
-    }
 }
 
 struct Worker {
@@ -131,35 +108,6 @@ impl Crew {
         self.workers.len() - 1
     }
 
-    /// Hands out tasks at once and waits for all; outcomes come in the order of the tasks.
-    pub fn carry_out(
-        &self,
-        tasks: impl IntoIterator<Item = (usize, Task)>,
-    ) -> Result<Vec<Finished>, ProfileError> {
-        let asked: Vec<(usize, Instant)> = tasks
-            .into_iter()
-            .map(|(worker, task)| {
-                let asked = Instant::now();
-                self.ask(worker, task);
-                (worker, asked)
-            })
-            .collect();
-        let mut outcomes = Vec::with_capacity(asked.len());
-        for _ in &asked {
-            let (worker, outcome) = self.receive()?;
-            let place = asked.iter().position(|(of, _)| *of == worker);
-            let place = place.expect("only those who were asked answer");
-            outcomes.push((place, Finished { asked: asked[place].1, outcome }));
-        }
-        outcomes.sort_by_key(|(place, _)| *place);
-        Ok(outcomes.into_iter().map(|(_, finished)| finished).collect())
-    }
-
-    /// Waits for workers that were asked one by one.
-    pub fn await_outcomes(&self, count: usize) -> Result<(), ProfileError> {
-        (0..count).try_for_each(|_| self.receive().map(drop))
-    }
-
     /// Hands out one task without waiting.
     pub fn ask(&self, worker: usize, task: Task) {
         let tasks = self.workers[worker].tasks.as_ref();
@@ -168,7 +116,7 @@ impl Crew {
     }
 
     /// Waits for the next outcome.
-    fn receive(&self) -> Result<(usize, Outcome), ProfileError> {
+    pub fn receive(&self) -> Result<(usize, Outcome), ProfileError> {
         let answer = self.inbox.recv();
         let known = Instant::now();
         let who = |worker| name(worker, self.fc_server());
@@ -244,12 +192,6 @@ impl Stages {
             }
             Task::Receive(model) => {
                 drop(model);
-                Product::Nothing
-            }
-            Task::Occupy { model, cycle, share, stop } => {
-                while !stop.load(Ordering::Relaxed) {
-                    self.whole(&model, cycle, share);
-                }
                 Product::Nothing
             }
         }

@@ -12,7 +12,7 @@ const CONFIDENCE: f64 = 0.9;
 const LARGEST_RESIDUAL: f64 = 0.1;
 
 /// Medians above which a measurement counts as disturbed.
-const DISTURBED: f64 = 3.0;
+const DISTURBED: f64 = 20.0;
 
 /// Distance of the 10 % and the 90 % quantile of a normal law, in standard deviations.
 const DECILE_RANGE: f64 = 2.563_103_131_089_201;
@@ -176,11 +176,7 @@ impl StageProfile {
         check(&measured)?;
         let sigma = relative_spread(&measured);
         let fit = (measured.len() > 1).then(|| Line::through(&measured).law(&measured));
-        Ok(StageProfile {
-            coefficient_of_variation: (sigma * sigma).exp_m1().sqrt(),
-            fit,
-            measured,
-        })
+        Ok(StageProfile { coefficient_of_variation: lognormal_variation(sigma), fit, measured })
     }
 
     /// Seconds at a size: the median where it was measured, else the affine law where it fits
@@ -217,17 +213,28 @@ impl StageProfile {
         Ok(StageTime { seconds, basis })
     }
 
-    /// Measurements divided by the median of their size, without those above three medians, which
-    /// another program must have disturbed.
-    pub fn undisturbed(&self) -> Vec<f64> {
-        relative(&self.measured).into_iter().filter(|ratio| *ratio <= DISTURBED).collect()
+    /// Mean seconds at a size: what a run's times add up from.
+    ///
+    /// Where the size was measured, the mean of the measurements up to twenty times their median;
+    /// beyond, another program must have been in the way. Else the typical time, stretched by what
+    /// all measurements have as mean over median.
+    ///
+    /// # Errors
+    /// Those of [`StageProfile::at`].
+    pub fn mean_at(&self, size: u32) -> Result<f64, ProfileError> {
+        let ratios = self.undisturbed(&[size]);
+        let stretch = ratios.iter().sum::<f64>() / count(ratios.len());
+        Ok(self.at(size)?.seconds.value * stretch)
     }
 
-    /// Mean over median of the undisturbed measurements: what turns a typical duration into one
-    /// that adds up.
-    pub fn mean_over_median(&self) -> f64 {
-        let undisturbed = self.undisturbed();
-        undisturbed.iter().sum::<f64>() / count(undisturbed.len())
+    /// Measurements of some sizes, or of all where none of them was measured, each divided by the
+    /// median of its size; without those above twenty medians.
+    pub fn undisturbed(&self, sizes: &[u32]) -> Vec<f64> {
+        let wanted = |of_size: &&Measured| sizes.contains(&of_size.size);
+        let some: Vec<&Measured> = self.measured.iter().filter(wanted).collect();
+        let chosen = if some.is_empty() { self.measured.iter().collect() } else { some };
+        let ratios = chosen.into_iter().flat_map(ratios);
+        ratios.filter(|ratio| *ratio <= DISTURBED).collect()
     }
 
     fn middle(&self, of_size: &Measured) -> Estimate {
@@ -383,23 +390,35 @@ fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 
-fn relative(measured: &[Measured]) -> Vec<f64> {
-    measured
-        .iter()
-        .flat_map(|Measured { seconds, .. }| {
-            let middle = median(seconds);
-            seconds.iter().map(move |s| s / middle)
-        })
-        .collect()
+/// Measurements of a size over their median.
+fn ratios(of_size: &Measured) -> impl Iterator<Item = f64> {
+    let middle = median(&of_size.seconds);
+    of_size.seconds.iter().map(move |seconds| seconds / middle)
+}
+
+/// Coefficient of variation of ratios to so many medians, as [`StageProfile`] has it.
+pub(super) fn variation(ratios: &[f64], medians: usize) -> f64 {
+    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    lognormal_variation(spread(&logs, medians))
+}
+
+/// √(exp(σ²) − 1)
+fn lognormal_variation(sigma: f64) -> f64 {
+    (sigma * sigma).exp_m1().sqrt()
 }
 
 /// Standard deviation of the logarithms of the measurements about their sizes' medians, from the
 /// deciles.
 fn relative_spread(measured: &[Measured]) -> f64 {
-    let logs: Vec<f64> = relative(measured).into_iter().map(f64::ln).collect();
-    let logs = sorted(&logs);
+    let logs: Vec<f64> = measured.iter().flat_map(ratios).map(f64::ln).collect();
+    spread(&logs, measured.len())
+}
+
+/// Standard deviation from the deciles, for numbers about so many medians of their own.
+fn spread(logs: &[f64], medians: usize) -> f64 {
+    let logs = sorted(logs);
     // Medians follow their own measurements, which takes one degree of freedom of each size.
-    let (n, used) = (count(logs.len()), count(measured.len()));
+    let (n, used) = (count(logs.len()), count(medians));
     let correction = if n > used { (n / (n - used)).sqrt() } else { 1.0 };
     correction * (quantile(&logs, 0.9) - quantile(&logs, 0.1)) / DECILE_RANGE
 }

@@ -1,20 +1,20 @@
 //! Measures this machine: how long each stage of a network takes against the number of examples.
 //!
-//! [`measure`] starts the threads of a real run (one for each conv machine, one for the merged FC
-//! server, each with a compute pool of its own; the calling thread takes the part of model server
-//! and coordinator) and lets them go through cycles of every share size that the configuration can
-//! need. All conv machines compute at the same time, as they do in a run, so that what they cost
-//! each other is part of what is measured. A size's cycles are interleaved round by round with
-//! those of the other sizes, so that a drift of the machine meets all of them alike.
+//! [`measure`] starts the threads of a real run: one for each conv machine and one for the merged
+//! FC server, each with a compute pool of its own; the calling thread takes the part of model
+//! server and coordinator. The strategy itself then leads them through a few cycles at a time of
+//! every share size that the configuration can need, with as many groups as that size belongs to:
+//! what machines, server and coordinator cost each other is part of what is measured. The sizes
+//! take turns round by round, so that a drift of the machine meets all of them alike.
 //!
 //! A stage's seconds run from asking for it to learning its outcome, because that is what a run's
 //! clock sees. The part of it in which nothing is computed, for messages between threads and their
 //! waking up, is reported as the hand-over.
 //!
 //! ```text
-//! merged FC       forward (all conv machines) → FC phase (FC server, share by share)
-//!                 → FC update → backward (all conv machines) → conv update
-//! replicated FC   forward, FC phase, backward (all conv machines) → update
+//! merged FC       forward (machines of the group) → FC phase (FC server, share by share)
+//!                 → FC update → backward (machines of the group) → conv update
+//! replicated FC   forward, FC phase, backward (machines of the group) → update
 //! ```
 //!
 //! Where machines share the work of a mini-batch, a group waits for its slowest: what is entered
@@ -26,6 +26,8 @@
 mod crew;
 mod fit;
 mod measure;
+mod rehearsal;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -164,11 +166,8 @@ pub struct Profile {
     /// Conv phase forward of a group, against the examples of a share.
     pub forward: StageProfile,
     /// FC phase forward and backward, against the examples of a share. On a merged FC server it
-    /// is the mean over the shares of a mini-batch, while all conv machines wait.
+    /// is the mean over the shares of a mini-batch.
     pub fc: StageProfile,
-    /// The same on a merged FC server while the machines of the other groups compute; absent where
-    /// there are no other groups.
-    pub fc_beside: Option<StageProfile>,
     /// Conv phase backward of a group, against the examples of a share.
     pub backward: StageProfile,
     /// Summing and applying the gradient of the conv part (merged FC layers) or of the whole model
@@ -183,7 +182,6 @@ impl Profile {
     /// The stages by name, for reports.
     pub fn stages(&self) -> Vec<(&'static str, &StageProfile)> {
         let mut stages = vec![("forward", &self.forward), ("fc", &self.fc)];
-        stages.extend(self.fc_beside.as_ref().map(|stage| ("fc beside", stage)));
         stages.extend([("backward", &self.backward), ("update", &self.update)]);
         stages.extend(self.update_fc.as_ref().map(|stage| ("fc update", stage)));
         stages

@@ -7,6 +7,7 @@ use omnivore_sim::protocol::{FcPlacement, Roster, Share};
 use omnivore_sim::rng::{Seed, Stream, stream};
 use omnivore_sim::units::SimDuration;
 
+use super::fit::variation;
 use super::{Basis, Profile, ProfileError, StageProfile};
 
 /// Cycles drawn to find out how long the slowest machine of a group takes: the mean is then known
@@ -28,17 +29,16 @@ impl Profile {
     /// Durations of the phases for a run on this machine.
     ///
     /// The times of each machine are fixed at its own share's size, which may differ from another's
-    /// by one example. They are means, so that a run's mean time per update adds up: the measured
-    /// median times what the undisturbed measurements have as mean over median. Under a law that
-    /// varies, a machine's time is scaled so that the expected time of the slowest machine of a
-    /// group is the measured one; machines of one computer are disturbed together more often than
+    /// by one example. They are means, so that a run's mean time per update adds up. Under a law
+    /// that varies, a machine's time is scaled so that the expected time of the slowest machine of
+    /// a group is the measured one; machines of one computer are disturbed together more often than
     /// the independent draws of the simulator are. The FC server's time covers the shares of a
     /// mini-batch and the update of the FC part, for which the next mini-batch waits. No network is
     /// modelled: threads share memory.
     ///
-    /// Holds while the conv machines have no more threads than this machine has cores. With more
-    /// they take turns, for spans that the operating system chooses, and where groups are
-    /// asynchronous a prediction can be off by tens of percent.
+    /// Holds best while the conv machines have no more threads than this machine has cores. With
+    /// more they take turns, for spans that the operating system chooses and that depend on who
+    /// computes what at the moment; a prediction may then be off by 10 to 20 %.
     ///
     /// # Errors
     /// [`ProfileError::Roster`] for an impossible roster, [`ProfileError::OtherRoster`] when it has
@@ -50,7 +50,7 @@ impl Profile {
             .machine_ids()
             .map(|machine| self.stages_of(roster.share_of(machine), roster))
             .collect::<Result<Vec<Stages>, ProfileError>>()?;
-        let law = law(&self.machine_stages(), jitter)?;
+        let law = law(&self.machine_stages(), roster, jitter)?;
         let barrier = machines.first().map_or(1.0, |first| first.barrier(&law, roster));
         let times = |stages: &Stages| MachineTimes {
             forward: fixed(stages.forward / barrier),
@@ -58,11 +58,13 @@ impl Profile {
             fc: fixed(stages.fc / barrier),
             law: law.clone(),
         };
-        let update = mean(&self.update, roster.machines_per_group())?;
+        // A number of gradients that was not measured will do: each is one more pass over the
+        // parameters.
+        let update = self.update.mean_at(roster.machines_per_group())?;
         Ok(PhaseTimes {
             machines: machines.iter().map(times).collect(),
             fc: fixed(self.fc_server(roster)?),
-            fc_law: self::law(&[self.fc_stage(roster)], jitter)?,
+            fc_law: self::law(&[&self.fc], roster, jitter)?,
             network: None,
             update: SimDuration::from_secs_f64(update)?,
         })
@@ -101,21 +103,13 @@ impl Profile {
         if roster.fc == FcPlacement::Replicated {
             return Ok(0.0);
         }
-        let stage = self.fc_stage(roster);
         let phases = roster
             .shares(GroupId(0))
-            .map(|share| inside("FC phase", stage, share.size, roster))
+            .map(|share| inside("FC phase", &self.fc, share.size, roster))
             .sum::<Result<f64, ProfileError>>()?;
         let gradients = roster.machines_per_group();
-        let update = self.update_fc.as_ref().map(|update| mean(update, gradients)).transpose()?;
+        let update = self.update_fc.as_ref().map(|update| update.mean_at(gradients)).transpose()?;
         Ok(phases + update.unwrap_or(0.0))
-    }
-
-    fn fc_stage(&self, roster: &Roster) -> &StageProfile {
-        match &self.fc_beside {
-            Some(beside) if roster.groups > 1 => beside,
-            _ => &self.fc,
-        }
     }
 
     fn machine_stages(&self) -> Vec<&StageProfile> {
@@ -156,30 +150,27 @@ impl Stages {
     }
 }
 
-/// One law of mean 1 for some stages.
-#[expect(clippy::cast_precision_loss, reason = "a handful of stages")]
-fn law(stages: &[&StageProfile], jitter: Jitter) -> Result<ServiceLaw, ProfileError> {
-    let variations = stages.iter().map(|stage| stage.coefficient_of_variation);
-    let variation = variations.sum::<f64>() / stages.len() as f64;
+/// One law of mean 1 for some stages of a roster.
+fn law(
+    stages: &[&StageProfile],
+    roster: &Roster,
+    jitter: Jitter,
+) -> Result<ServiceLaw, ProfileError> {
+    let sizes: Vec<u32> = roster.shares(GroupId(0)).map(|share| share.size).collect();
+    let ratios: Vec<f64> = stages.iter().flat_map(|stage| stage.undisturbed(&sizes)).collect();
     Ok(match jitter {
-        Jitter::Lognormal if variation > 0.0 => ServiceLaw::Lognormal(variation),
-        Jitter::Constant | Jitter::Lognormal => ServiceLaw::Constant,
-        Jitter::Empirical => {
-            let relative: Vec<f64> = stages.iter().flat_map(|stage| stage.undisturbed()).collect();
-            ServiceLaw::empirical(&relative)?
-        }
+        Jitter::Constant => ServiceLaw::Constant,
+        Jitter::Empirical => ServiceLaw::empirical(&ratios)?,
+        Jitter::Lognormal => match variation(&ratios, stages.len()) {
+            variation if variation > 0.0 => ServiceLaw::Lognormal(variation),
+            _ => ServiceLaw::Constant,
+        },
     })
 }
 
 /// A duration that does not depend on the number of examples, which a run's shares fix.
 fn fixed(seconds: f64) -> Affine {
     Affine { fixed_s: seconds, per_example_s: 0.0 }
-}
-
-/// Mean seconds at a size, wherever it lies. For updates that will do: summing is one more pass
-/// over the parameters for every gradient.
-fn mean(stage: &StageProfile, size: u32) -> Result<f64, ProfileError> {
-    Ok(stage.at(size)?.seconds.value * stage.mean_over_median())
 }
 
 /// Mean seconds of a stage at a size that was measured or lies between measured ones.
@@ -193,6 +184,6 @@ fn inside(
         Basis::Extrapolated { distance } => {
             Err(ProfileError::Beyond { stage: name, size, distance, mini_batch: roster.mini_batch })
         }
-        Basis::Measured | Basis::Fitted | Basis::Interpolated => mean(stage, size),
+        Basis::Measured | Basis::Fitted | Basis::Interpolated => stage.mean_at(size),
     }
 }

@@ -10,7 +10,7 @@ use omnivore_sim::workload::Workload;
 use crate::config::{ConfigError, DataChoice, DataFacts, Experiment, Hardware, RunConfig, Start};
 use crate::data::{self, DataError, DataSource, Dataset};
 use crate::devices::{self, DeviceName};
-use crate::models::{Model, ModelError, NetworkObjective};
+use crate::models::{EVALUATION_SEED, Model, ModelError, NetworkObjective};
 use crate::profile::{Jitter, Profile, ProfileError};
 
 /// Why an experiment cannot be set up.
@@ -74,6 +74,7 @@ impl Lab {
             model,
             Arc::new(data),
             experiment.run.evaluation_examples,
+            experiment.run.evaluation_seed.unwrap_or(EVALUATION_SEED),
             experiment.run.seed,
         );
         Ok(Lab { experiment, objective, device: name, warm: OnceLock::new() })

@@ -16,7 +16,7 @@ use omnivore_sim::workload::NetworkSpec;
 use super::*;
 use crate::data::{DataSource, load};
 use crate::devices;
-use crate::models::{Model, NetworkObjective};
+use crate::models::{EVALUATION_SEED, Model, NetworkObjective};
 
 const TINY: &str = r#"
 name = "tiny"
@@ -35,7 +35,7 @@ fn objective(seed: Seed) -> NetworkObjective {
     let device = devices::open(devices::DeviceName::Flex).expect("flex is always there");
     let model = Arc::new(Model::new(&spec, &device).expect("a possible network"));
     let data = Arc::new(load(&DataSource::FashionMnistSubset, 0).expect("the data is embedded"));
-    NetworkObjective::new(model, data, 16, seed)
+    NetworkObjective::new(model, data, 16, EVALUATION_SEED, seed)
 }
 
 fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {

@@ -61,6 +61,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("updates=1_000", &[]),
     ("evaluate_every=10", &[]),
     ("evaluation_examples=512", &[]),
+    ("evaluation_seed=7", &[]),
     ("divergence_loss=30", &[]),
     ("target={ accuracy = 0.8 }", &[]),
     ("target.loss=0.7", &[]),

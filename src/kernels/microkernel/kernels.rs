@@ -1,0 +1,475 @@
+//! The kernels, written once for all instruction sets.
+//!
+//! The macros expand in a module that defines `Vector`, `LANES` and the operations on vectors.
+
+/// Adds the sums of a tile to what it starts from.
+///
+/// A macro with a branch per row, because the sums would go through memory if they were passed to a
+/// function or indexed by a variable.
+macro_rules! finish {
+    ($sums:ident, $tile:ident, $output:ident, $pitch:ident) => {
+        finish!($sums, $tile, $output, $pitch, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    ($sums:ident, $tile:ident, $output:ident, $pitch:ident, $($row:literal)*) => {
+        $(if $row < ROWS {
+            let last = $sums[$row].len() - 1;
+            for (v, sum) in $sums[$row].into_iter().enumerate() {
+                let count = if v == last { $tile.columns - last * LANES } else { LANES };
+                // SAFETY: `count` floats from here on belong to this row of the output.
+                unsafe {
+                    let place = $output.add($row * $pitch + v * LANES);
+                    let sum = match $tile.start {
+                        Start::Zero => sum,
+                        Start::Bias(bias) => add(sum, splat(*bias.as_ptr().add($row))),
+                        Start::Output => add(sum, load_first(place, count)),
+                    };
+                    store_first(place, count, sum);
+                }
+            }
+        })*
+    };
+}
+
+/// The kernels in terms of the vector operations that the surrounding module defines.
+macro_rules! kernels {
+    ($features:literal) => {
+        /// See [`Engine::tile`].
+        #[target_feature(enable = $features)]
+        unsafe fn tile<const ROWS: usize, const VECTORS: usize>(
+            tile: &Tile<'_>,
+            mut right: *const f32,
+            output: *mut f32,
+            pitch: usize,
+        ) {
+            let mut sums = [[zero(); VECTORS]; ROWS];
+            let mut left = tile.left.as_ptr();
+            for _ in 0..tile.depth {
+                let mut columns = [zero(); VECTORS];
+                for (v, column) in columns.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for `depth` rows of the right panel.
+                    *column = unsafe { load(right.add(v * LANES)) };
+                }
+                for (r, row) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for `depth` rows of the left panel.
+                    let factor = splat(unsafe { *left.add(r) });
+                    for (sum, column) in row.iter_mut().zip(columns) {
+                        *sum = multiply_add(factor, column, *sum);
+                    }
+                }
+                // The last step may lead past the end of a panel.
+                left = left.wrapping_add(tile.left_pitch);
+                right = right.wrapping_add(VECTORS * LANES);
+            }
+            finish!(sums, tile, output, pitch);
+        }
+
+        /// See [`Right::Staged`]; a vector has up to `RUNS` runs, each a place and its first lane.
+        #[target_feature(enable = $features)]
+        unsafe fn direct<const ROWS: usize, const RUNS: usize>(
+            tile: &Tile<'_>,
+            source: *const f32,
+            offsets: &[usize],
+            places: &Places,
+            output: *mut f32,
+            pitch: usize,
+        ) {
+            let mut sums = [[zero(); 2]; ROWS];
+            let mut left = tile.left.as_ptr();
+            for &offset in offsets {
+                let mut columns = [zero(); 2];
+                for (column, places) in columns.iter_mut().zip(&places.values) {
+                    // SAFETY: the caller vouches for a vector from the start of every run; the
+                    // lanes before a run, whose addresses may precede the source, are masked out.
+                    unsafe {
+                        let source = source.add(offset);
+                        *column = load(source.add(places[0].0));
+                        for &(place, lane) in &places[1..RUNS] {
+                            *column = load_last(*column, source.wrapping_add(place), lane);
+                        }
+                    }
+                }
+                for (r, row) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for a row of the left panel per offset.
+                    let factor = splat(unsafe { *left.add(r) });
+                    for (sum, column) in row.iter_mut().zip(columns) {
+                        *sum = multiply_add(factor, column, *sum);
+                    }
+                }
+                // The last step may lead past the end of the panel.
+                left = left.wrapping_add(tile.left_pitch);
+            }
+            finish!(sums, tile, output, pitch);
+        }
+
+        /// See [`Engine::dots`].
+        #[target_feature(enable = $features)]
+        unsafe fn dots<const LEFT: usize, const RIGHT: usize>(
+            left: *const f32,
+            right: *const f32,
+            depth: usize,
+            sums: *mut f32,
+            pitch: usize,
+        ) {
+            let mut totals = [[zero(); RIGHT]; LEFT];
+            let mut at = 0;
+            while at < depth {
+                let mut columns = [zero(); RIGHT];
+                for (j, column) in columns.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for `RIGHT` rows of `depth` floats.
+                    *column = unsafe { load(right.add(j * depth + at)) };
+                }
+                for (i, row) in totals.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for `LEFT` rows of `depth` floats.
+                    let factor = unsafe { load(left.add(i * depth + at)) };
+                    for (total, column) in row.iter_mut().zip(columns) {
+                        *total = multiply_add(factor, column, *total);
+                    }
+                }
+                at += LANES;
+            }
+            for (i, row) in totals.into_iter().enumerate() {
+                for (j, total) in row.into_iter().enumerate() {
+                    // SAFETY: the caller vouches for a vector of sums per pair.
+                    unsafe {
+                        let place = sums.add(i * pitch + j * LANES);
+                        store(place, add(load(place), total));
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::pack`].
+        #[target_feature(enable = $features)]
+        unsafe fn pack(
+            source: *const f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *mut f32,
+            pitch: usize,
+        ) {
+            for runs in runs.chunk_by(|one, next| one.target / LANES == next.target / LANES) {
+                // SAFETY: the caller vouches for a vector of slack behind both places.
+                unsafe {
+                    let panel = panel.add(runs[0].target);
+                    match runs.len() {
+                        1 => pack_vector::<1>(source, offsets, runs, panel, pitch),
+                        2 => pack_vector::<2>(source, offsets, runs, panel, pitch),
+                        3 => pack_vector::<3>(source, offsets, runs, panel, pitch),
+                        4 => pack_vector::<4>(source, offsets, runs, panel, pitch),
+                        _ => pack_narrow(source, offsets, runs, panel, pitch),
+                    }
+                }
+            }
+        }
+
+        /// Packs the column of vectors that `RUNS` runs make up.
+        #[target_feature(enable = $features)]
+        unsafe fn pack_vector<const RUNS: usize>(
+            source: *const f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *mut f32,
+            pitch: usize,
+        ) {
+            let mut places = [(0, 0); RUNS];
+            for (place, run) in places.iter_mut().zip(runs) {
+                *place = (run.source, run.target % LANES);
+            }
+            for (row, &offset) in offsets.iter().enumerate() {
+                // SAFETY: a load begins in its run and ends within the slack behind it; the lanes
+                // before the run, whose addresses may precede the source, are masked out.
+                unsafe {
+                    let source = source.add(offset);
+                    let mut vector = load(source.add(places[0].0));
+                    for &(place, lane) in &places[1..] {
+                        vector = load_last(vector, source.wrapping_add(place), lane);
+                    }
+                    store(panel.add(row * pitch), vector);
+                }
+            }
+        }
+
+        /// Packs a column of vectors that consist of many short runs.
+        #[target_feature(enable = $features)]
+        unsafe fn pack_narrow(
+            source: *const f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *mut f32,
+            pitch: usize,
+        ) {
+            for (row, &offset) in offsets.iter().enumerate() {
+                // SAFETY: as in `pack_vector`.
+                unsafe {
+                    let source = source.add(offset);
+                    let mut vector = zero();
+                    for run in runs {
+                        let from = source.wrapping_add(run.source);
+                        vector = load_last(vector, from, run.target % LANES);
+                    }
+                    store(panel.add(row * pitch), vector);
+                }
+            }
+        }
+
+        /// See [`Engine::scatter`].
+        #[target_feature(enable = $features)]
+        unsafe fn scatter(
+            target: *mut f32,
+            offsets: &[usize],
+            runs: &[Run],
+            panel: *const f32,
+            pitch: usize,
+        ) {
+            for (row, &offset) in offsets.iter().enumerate() {
+                for run in runs {
+                    // SAFETY: the caller vouches for the floats of the run on both sides.
+                    unsafe {
+                        let from = panel.add(row * pitch + run.target);
+                        let to = target.add(offset + run.source);
+                        if run.length == HALF {
+                            // A mask costs more than a vector of half the length.
+                            let to = &mut *to.cast::<[f32; HALF]>();
+                            for (to, from) in to.iter_mut().zip(*from.cast::<[f32; HALF]>()) {
+                                *to += from;
+                            }
+                        } else {
+                            let sum = add(load_first(from, run.length), load_first(to, run.length));
+                            store_first(to, run.length, sum);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::transform_tiles`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_tiles(
+            source: *const f32,
+            items: &[usize],
+            taps: &[usize; 16],
+            runs: &[Run],
+            target: *mut f32,
+            (item_pitch, frequency_pitch): (usize, usize),
+        ) {
+            let Some((first, others)) = runs.split_first() else { return };
+            for (at, &item) in items.iter().enumerate() {
+                let mut pixels = [zero(); 16];
+                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
+                    // SAFETY: the caller vouches for a vector from the start of every run; lanes
+                    // before a run are masked out.
+                    unsafe {
+                        let source = source.add(item + tap);
+                        *pixel = load(source.add(first.source));
+                        for run in others {
+                            let from = source.wrapping_add(run.source);
+                            *pixel = load_last(*pixel, from, run.target % LANES);
+                        }
+                    }
+                }
+                for column in 0..4 {
+                    let [a, b, c, d] = [0, 4, 8, 12].map(|row| pixels[row + column]);
+                    pixels[column] = subtract(a, c);
+                    pixels[4 + column] = add(b, c);
+                    pixels[8 + column] = subtract(c, b);
+                    pixels[12 + column] = subtract(b, d);
+                }
+                for row in [0, 4, 8, 12] {
+                    let [a, b, c, d] = [0, 1, 2, 3].map(|column| pixels[row + column]);
+                    let row_out = [subtract(a, c), add(b, c), subtract(c, b), subtract(b, d)];
+                    for (column, value) in row_out.into_iter().enumerate() {
+                        // SAFETY: the caller vouches for a vector per item and frequency.
+                        unsafe {
+                            let frequency = (row + column) * frequency_pitch;
+                            store(target.add(at * item_pitch + frequency), value);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::transform_gradients`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_gradients(
+            source: *const f32,
+            items: &[usize],
+            taps: &[usize; 4],
+            target: *mut f32,
+            (item_pitch, frequency_pitch): (usize, usize),
+        ) {
+            for (at, &item) in items.iter().enumerate() {
+                let mut pixels = [zero(); 4];
+                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
+                    // SAFETY: the caller vouches for a vector at every tap of an item.
+                    *pixel = unsafe { load(source.add(item + tap)) };
+                }
+                let [a, b, c, d] = pixels;
+                let none = zero();
+                let rows = [
+                    [a, b],
+                    [add(a, c), add(b, d)],
+                    [subtract(a, c), subtract(b, d)],
+                    [subtract(none, c), subtract(none, d)],
+                ];
+                for (row, [a, b]) in rows.into_iter().enumerate() {
+                    let row_out = [a, add(a, b), subtract(a, b), subtract(none, b)];
+                    for (column, value) in row_out.into_iter().enumerate() {
+                        // SAFETY: the caller vouches for a vector per item and frequency.
+                        unsafe {
+                            let frequency = (4 * row + column) * frequency_pitch;
+                            store(target.add(at * item_pitch + frequency), value);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::transform_back`].
+        #[target_feature(enable = $features)]
+        unsafe fn transform_back(
+            (products, row_pitch, frequency_pitch): (*const f32, usize, usize),
+            rows: usize,
+            bias: *const f32,
+            writes: &[Write],
+            output: *mut f32,
+            plane_pitch: usize,
+        ) {
+            for row in 0..rows {
+                let mut columns = [[zero(); 2]; 4];
+                for (column, sums) in columns.iter_mut().enumerate() {
+                    let mut values = [zero(); 4];
+                    for (at, value) in values.iter_mut().enumerate() {
+                        let frequency = (4 * at + column) * frequency_pitch;
+                        // SAFETY: the caller vouches for a vector per row and frequency.
+                        *value = unsafe { load(products.add(row * row_pitch + frequency)) };
+                    }
+                    let [a, b, c, d] = values;
+                    *sums = [add(add(a, b), c), subtract(subtract(b, c), d)];
+                }
+                let mut start = zero();
+                if !bias.is_null() {
+                    // SAFETY: the caller vouches for a bias per row.
+                    start = splat(unsafe { *bias.add(row) });
+                }
+                let mut pixels = [zero(); 4];
+                for at in 0..2 {
+                    let [a, b, c, d] = columns.map(|sums| sums[at]);
+                    let even = add(add(add(a, b), c), start);
+                    let odd = add(subtract(subtract(b, c), d), start);
+                    [pixels[2 * at], pixels[2 * at + 1]] = interleave(even, odd);
+                }
+                for write in writes {
+                    // SAFETY: the caller vouches for the write within the plane of the row; the
+                    // lanes before the first, whose addresses may precede it, are not written.
+                    unsafe {
+                        let place = output.add(row * plane_pitch + write.place);
+                        let pixels = pixels[write.quarter];
+                        store_some(place, (write.lane, write.length), pixels);
+                    }
+                }
+            }
+        }
+
+        /// `count` pixels from `from` on, `STRIDE` (1 or 2) apart.
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn load_strided<const STRIDE: usize>(from: *const f32, count: usize) -> Vector {
+            // SAFETY: the caller vouches for the first and the last of these pixels.
+            unsafe {
+                if STRIDE == 1 {
+                    return load_first(from, count);
+                }
+                let span = 2 * count - 1;
+                let low = load_first(from, span.min(LANES));
+                if span <= LANES {
+                    return every_second(low, zero());
+                }
+                every_second(low, load_first(from.add(LANES), span - LANES))
+            }
+        }
+
+        /// See [`Engine::max_of_windows`].
+        #[target_feature(enable = $features)]
+        unsafe fn max_of_windows<const STRIDE: usize>(
+            windows: &Windows,
+            input: *const f32,
+            output: *mut f32,
+            winners: *mut u32,
+        ) {
+            for y in 0..windows.rows {
+                let rows = windows.rows_under(y);
+                for x in windows.inner.clone().step_by(LANES) {
+                    let count = (windows.inner.end - x).min(LANES);
+                    let column = x * STRIDE - windows.padding;
+                    let mut largest = splat(f32::NEG_INFINITY);
+                    let mut winner = places(rows.start * windows.width + column, STRIDE);
+                    for row in rows.clone() {
+                        for column in column..column + windows.window_width {
+                            let first = row * windows.width + column;
+                            // SAFETY: `count` windows from here on lie within the plane.
+                            let pixel = unsafe { load_strided::<STRIDE>(input.add(first), count) };
+                            let place = places(first, STRIDE);
+                            (largest, winner) = larger((largest, winner), (pixel, place));
+                        }
+                    }
+                    // SAFETY: these windows have places in the output.
+                    unsafe {
+                        let place = y * windows.columns + x;
+                        store_first(output.add(place), count, largest);
+                        store_places(winners.add(place), count, winner);
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::sums_of_windows`].
+        #[target_feature(enable = $features)]
+        unsafe fn sums_of_windows<const STRIDE: usize>(
+            windows: &Windows,
+            input: *const f32,
+            output: *mut f32,
+        ) {
+            for y in 0..windows.rows {
+                for x in windows.inner.clone().step_by(LANES) {
+                    let count = (windows.inner.end - x).min(LANES);
+                    let column = x * STRIDE - windows.padding;
+                    let mut sum = zero();
+                    for row in windows.rows_under(y) {
+                        for column in column..column + windows.window_width {
+                            let first = row * windows.width + column;
+                            // SAFETY: `count` windows from here on lie within the plane.
+                            let pixel = unsafe { load_strided::<STRIDE>(input.add(first), count) };
+                            sum = add(sum, pixel);
+                        }
+                    }
+                    // SAFETY: these windows have places in the output.
+                    unsafe { store_first(output.add(y * windows.columns + x), count, sum) };
+                }
+            }
+        }
+    };
+}
+
+/// `[[tile::<1, 1>, tile::<1, 2>], [tile::<2, 1>, …], …]`
+macro_rules! tile_table {
+    ($($rows:literal)*) => { &[$([tile::<$rows, 1>, tile::<$rows, 2>]),*] };
+}
+
+/// `[[direct::<1, 1>, direct::<1, 2>, direct::<1, 3>], [direct::<2, 1>, …], …]`
+macro_rules! direct_table {
+    ($($rows:literal)*) => {
+        &[$([direct::<$rows, 1>, direct::<$rows, 2>, direct::<$rows, 3>]),*]
+    };
+}
+
+/// `[[dots::<1, 1>, dots::<1, 2>, …], [dots::<2, 1>, …], …]`
+macro_rules! dot_table {
+    ($($left:literal)*; $right:tt) => { &[$(dot_table!(row $left $right)),*] };
+    (row $left:literal ($($right:literal)*)) => { &[$(dots::<$left, $right>),*] };
+}
+
+/// The lower 32 bits, for instructions that take numbers without a sign as numbers with one.
+#[expect(clippy::cast_possible_truncation, reason = "numbers here are below 2³²")]
+pub(super) fn low_bits(number: usize) -> i32 {
+    (number as u32).cast_signed()
+}

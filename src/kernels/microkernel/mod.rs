@@ -1,0 +1,566 @@
+//! The loops that run at the speed of the processor, once per instruction set.
+//!
+//! Everything here works on packed panels and is told by [`super::convolution`] what to do.
+//! This is the only module of the package with unsafe code. Two facts carry its safety:
+//! an [`Engine`] exists only if run-time detection found its instructions, and each method of
+//! [`Engine`] checks the lengths of its slices before it hands out pointers into them.
+#![expect(unsafe_code, reason = "vector instructions and the pointers they load from")]
+
+#[cfg(target_arch = "x86_64")]
+#[macro_use]
+mod kernels;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod product;
+
+use std::fmt;
+use std::ops::Range;
+
+use super::KernelError;
+
+pub(super) use product::{Matrix, Product, multiply};
+
+/// Instruction sets that the packed kernels know, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Instructions {
+    /// 512-bit vectors on x86-64.
+    Avx512,
+    /// 256-bit vectors with fused multiply-add on x86-64.
+    Avx2,
+    /// Whatever the compiler and the `gemm` crate make of any processor.
+    Portable,
+}
+
+impl Instructions {
+    /// All instruction sets, best first.
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
+
+    /// The best instruction set of the processor this runs on.
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable)
+    }
+
+    /// Whether the processor this runs on has these instructions.
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Portable => true,
+        }
+    }
+
+    /// An error unless the processor has these instructions.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingInstructions`], with the best set that there is.
+    pub fn require(self) -> Result<(), KernelError> {
+        if self.is_available() {
+            return Ok(());
+        }
+        Err(KernelError::MissingInstructions { wanted: self, best: Self::detect() })
+    }
+}
+
+impl fmt::Display for Instructions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "AVX-512",
+            Self::Avx2 => "AVX2",
+            Self::Portable => "portable",
+        })
+    }
+}
+
+/// What a tile of the product is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Start<'a> {
+    /// Nothing: the tile overwrites.
+    Zero,
+    /// One constant per row.
+    Bias(&'a [f32]),
+    /// What the output holds.
+    Output,
+}
+
+/// The right panel of a tile, `depth × vectors·lanes`.
+#[derive(Clone, Copy)]
+pub(super) enum Right<'a> {
+    /// Row-major.
+    Packed(&'a [f32]),
+    /// What packing from a staged image would give: the rows are at `depth` of `offsets`.
+    Staged { stage: &'a [f32], offsets: &'a Offsets, first_depth: usize, places: &'a Places },
+}
+
+/// A block of one matrix product: `rows × vectors·lanes` results, summed over `depth`.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    pub rows: usize,
+    /// `depth × rows`; successive depths are `left_pitch` apart.
+    pub left: &'a [f32],
+    pub left_pitch: usize,
+    /// Width of the right panel in vectors, 1 or 2.
+    pub vectors: usize,
+    pub right: Right<'a>,
+    pub depth: usize,
+    pub start: Start<'a>,
+    /// How many columns of the result to write.
+    pub columns: usize,
+}
+
+/// Consecutive floats of a staged image that are also consecutive in a panel row.
+///
+/// A run does not cross the border between two vectors of the panel row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub source: usize,
+    pub target: usize,
+    pub length: usize,
+}
+
+/// Consecutive pixels of an output plane that come out of one vector of 2×2 tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    /// Which vector of pixels: twice the row within the tiles, plus 1 for the second half of the
+    /// tiles.
+    pub quarter: usize,
+    /// First pixel within that vector.
+    pub lane: usize,
+    pub length: usize,
+    /// Where the first pixel goes.
+    pub place: usize,
+}
+
+/// Windows that slide over a plane with the same stride along both axes.
+#[derive(Clone, Debug)]
+pub(super) struct Windows {
+    /// Extent of the plane.
+    pub height: usize,
+    pub width: usize,
+    /// Extent of a window.
+    pub window_height: usize,
+    pub window_width: usize,
+    pub stride: usize,
+    /// Rows and columns before the plane where windows may begin.
+    pub padding: usize,
+    /// Windows along the axes.
+    pub rows: usize,
+    pub columns: usize,
+    /// Columns of windows that lie within the plane's columns.
+    pub inner: Range<usize>,
+}
+
+impl Windows {
+    /// Rows of the plane under the windows of row `y`.
+    pub fn rows_under(&self, y: usize) -> Range<usize> {
+        let start = y * self.stride;
+        let end = (start + self.window_height).saturating_sub(self.padding).min(self.height);
+        start.saturating_sub(self.padding).min(end)..end
+    }
+
+    /// Whether the inner windows of the planes of `input` and `output` are what they should be.
+    fn is_valid(&self, input: usize, output: usize) -> bool {
+        let Some(last) = self.inner.end.checked_sub(1) else { return true };
+        input >= self.height * self.width
+            && output >= self.rows * self.columns
+            && self.inner.end <= self.columns
+            && self.inner.start * self.stride >= self.padding
+            && last * self.stride + self.window_width <= self.width + self.padding
+    }
+}
+
+/// A list of offsets that remembers its largest, so that one comparison checks them all.
+#[derive(Debug, Default)]
+pub(super) struct Offsets {
+    values: Vec<usize>,
+    largest: usize,
+}
+
+impl Offsets {
+    pub fn new(values: Vec<usize>) -> Self {
+        let largest = values.iter().copied().max().unwrap_or(0);
+        Self { values, largest }
+    }
+
+    pub fn values(&self) -> &[usize] {
+        &self.values
+    }
+}
+
+/// Runs of all panels of an image, with the same safeguard.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    values: Vec<Run>,
+    source_end: usize,
+    target_end: usize,
+    longest: usize,
+}
+
+impl Runs {
+    pub fn new(values: Vec<Run>) -> Self {
+        let most = |of: fn(&Run) -> usize| values.iter().map(of).max().unwrap_or(0);
+        Self {
+            source_end: most(|run| run.source + run.length),
+            target_end: most(|run| run.target + run.length),
+            longest: most(|run| run.length),
+            values,
+        }
+    }
+}
+
+/// Most runs per vector that a tile reads without packing.
+const MOST_RUNS: usize = 3;
+
+/// The runs of a panel of two vectors, few enough for a tile to read them without packing.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Per vector and run, where it lies in the source and its first lane; a run whose first lane
+    /// is behind the last is empty.
+    values: [[(usize, usize); MOST_RUNS]; 2],
+    /// Runs of the vector that has more.
+    most: usize,
+    source_end: usize,
+}
+
+impl Runs {
+    pub fn values(&self) -> &[Run] {
+        &self.values
+    }
+
+    /// The runs of one panel as places; `None` if they are too many or make up only one vector.
+    pub fn places(&self, panel_runs: Range<usize>, lanes: usize) -> Option<Places> {
+        let mut values = [[(0, lanes); MOST_RUNS]; 2];
+        let mut counts = [0; 2];
+        for run in &self.values[panel_runs] {
+            let vector = run.target / lanes;
+            let count = counts.get_mut(vector)?;
+            *values[vector].get_mut(*count)? = (run.source, run.target % lanes);
+            *count += 1;
+        }
+        let most = counts[0].max(counts[1]);
+        (counts[1] > 0).then_some(Places { values, most, source_end: self.source_end })
+    }
+}
+
+/// A block of dot products: all pairs of a `left` and a `right` row.
+#[derive(Clone, Copy)]
+pub(super) struct Dots<'a> {
+    pub left: &'a [f32],
+    pub left_rows: usize,
+    pub right: &'a [f32],
+    pub right_rows: usize,
+    /// Length of a row and distance between rows; a multiple of the lanes.
+    pub depth: usize,
+    /// Distance between the sums of neighbouring left rows.
+    pub pitch: usize,
+}
+
+/// The vector kernels of one instruction set.
+#[derive(Clone, Copy)]
+pub(super) struct Engine {
+    kernels: &'static Kernels,
+}
+
+/// Function table of one instruction set.
+struct Kernels {
+    lanes: usize,
+    max_rows: usize,
+    max_dots: usize,
+    tiles: &'static [[TileKernel; 2]],
+    directs: &'static [[DirectKernel; MOST_RUNS]],
+    dots: &'static [&'static [DotKernel]],
+    pack: PackKernel,
+    scatter: ScatterKernel,
+    transpose: TransposeKernel,
+    transform_tiles: TransformTilesKernel,
+    transform_gradients: TransformGradientsKernel,
+    transform_back: TransformBackKernel,
+    /// For strides 1 and 2.
+    max_of_windows: [MaxOfWindowsKernel; 2],
+    sums_of_windows: [SumsOfWindowsKernel; 2],
+}
+
+type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
+type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
+type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
+type PackKernel = unsafe fn(*const f32, &[usize], &[Run], *mut f32, usize);
+type TransposeKernel = unsafe fn(*const f32, usize, usize, usize, *mut f32, usize);
+type TransformTilesKernel =
+    unsafe fn(*const f32, &[usize], &[usize; 16], &[Run], *mut f32, (usize, usize));
+type TransformGradientsKernel =
+    unsafe fn(*const f32, &[usize], &[usize; 4], *mut f32, (usize, usize));
+type TransformBackKernel =
+    unsafe fn((*const f32, usize, usize), usize, *const f32, &[Write], *mut f32, usize);
+type MaxOfWindowsKernel = unsafe fn(&Windows, *const f32, *mut f32, *mut u32);
+type SumsOfWindowsKernel = unsafe fn(&Windows, *const f32, *mut f32);
+type ScatterKernel = unsafe fn(*mut f32, &[usize], &[Run], *const f32, usize);
+
+impl Engine {
+    /// The kernels of `instructions`; `None` for the portable set, which has none.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingInstructions`].
+    pub fn new(instructions: Instructions) -> Result<Option<Self>, KernelError> {
+        instructions.require()?;
+        Ok(match instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => Some(Self { kernels: &avx512::KERNELS }),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => Some(Self { kernels: &avx2::KERNELS }),
+            _ => None,
+        })
+    }
+
+    /// Floats in one vector.
+    pub fn lanes(self) -> usize {
+        self.kernels.lanes
+    }
+
+    /// Most rows of a tile.
+    pub fn max_rows(self) -> usize {
+        self.kernels.max_rows
+    }
+
+    /// Most rows on either side of a block of dot products.
+    pub fn max_dots(self) -> usize {
+        self.kernels.max_dots
+    }
+
+    /// Floats that packing may read and write past the end of a run.
+    pub fn slack(self) -> usize {
+        self.lanes()
+    }
+
+    /// Writes `tile` to `output`, whose rows are `pitch` apart.
+    pub fn tile(self, tile: &Tile<'_>, output: &mut [f32], pitch: usize) {
+        let width = tile.vectors * self.lanes();
+        assert!(tile.depth > 0 && tile.left_pitch >= tile.rows);
+        assert!(tile.left.len() >= (tile.depth - 1) * tile.left_pitch + tile.rows);
+        assert!((1..=width).contains(&tile.columns) && tile.columns + self.lanes() > width);
+        assert!(output.len() >= (tile.rows - 1) * pitch + tile.columns);
+        if let Start::Bias(bias) = tile.start {
+            assert!(bias.len() >= tile.rows);
+        }
+        let output = output.as_mut_ptr();
+        match tile.right {
+            Right::Packed(right) => {
+                assert!(right.len() >= tile.depth * width);
+                let kernel = self.kernels.tiles[tile.rows - 1][tile.vectors - 1];
+                // SAFETY: the processor has the instructions, since `self` exists. The kernel reads
+                // `rows` floats per depth on the left, `depth·width` on the right, a bias per row, and
+                // touches `columns` floats of each of `rows` output rows; all were compared with
+                // the lengths above.
+                unsafe { kernel(tile, right.as_ptr(), output, pitch) }
+            }
+            Right::Staged { stage, offsets, first_depth, places } => {
+                assert!(tile.vectors == 2);
+                assert!(stage.len() >= offsets.largest + places.source_end + self.slack());
+                let offsets = &offsets.values[first_depth..][..tile.depth];
+                let kernel = self.kernels.directs[tile.rows - 1][places.most - 1];
+                // SAFETY: as above, but for the right: the kernel loads a vector from the start of
+                // each run, behind which there is room for one.
+                unsafe { kernel(tile, stage.as_ptr(), offsets, places, output, pitch) }
+            }
+        }
+    }
+
+    /// Transforms tiles of 4×4 pixels for [`super::winograd`]: `Bᵀ·d·B`, a vector of tiles at once.
+    ///
+    /// For every item, the pixels of the vector's tiles are at its offset plus that of a tap plus
+    /// that of a run; frequency `x` goes to `target[item·item_pitch + x·frequency_pitch]`.
+    pub fn transform_tiles(
+        self,
+        source: &[f32],
+        (items, range, taps): (&Offsets, Range<usize>, &[usize; 16]),
+        (runs, vector_runs): (&Runs, Range<usize>),
+        target: &mut [f32],
+        (item_pitch, frequency_pitch): (usize, usize),
+    ) {
+        let largest_tap = taps.iter().copied().max().unwrap_or(0);
+        let most = items.largest + largest_tap + runs.source_end + self.slack();
+        assert!(source.len() >= most);
+        let items = &items.values[range];
+        let Some(last) = items.len().checked_sub(1) else { return };
+        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        assert!(target.len() >= needed);
+        let runs = &runs.values[vector_runs];
+        let kernel = self.kernels.transform_tiles;
+        let pitches = (item_pitch, frequency_pitch);
+        // SAFETY: the processor has the instructions. A load begins in a run and ends within the
+        // slack behind it, a store is one vector at an item's frequency; both were compared above.
+        unsafe { kernel(source.as_ptr(), items, taps, runs, target.as_mut_ptr(), pitches) }
+    }
+
+    /// Transforms gradients of 2×2 pixels for [`super::winograd`]: `A·y·Aᵀ`, a vector of filters at
+    /// once.
+    ///
+    /// For every item, pixel `i` is at `source[item + taps[i]]`; targets as in
+    /// [`Engine::transform_tiles`].
+    pub fn transform_gradients(
+        self,
+        source: &[f32],
+        (items, range, taps): (&Offsets, Range<usize>, &[usize; 4]),
+        target: &mut [f32],
+        (item_pitch, frequency_pitch): (usize, usize),
+    ) {
+        let largest_tap = taps.iter().copied().max().unwrap_or(0);
+        assert!(source.len() >= items.largest + largest_tap + self.lanes());
+        let items = &items.values[range];
+        let Some(last) = items.len().checked_sub(1) else { return };
+        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        assert!(target.len() >= needed);
+        let kernel = self.kernels.transform_gradients;
+        let pitches = (item_pitch, frequency_pitch);
+        // SAFETY: as for tiles; a load is one vector at an item's tap.
+        unsafe { kernel(source.as_ptr(), items, taps, target.as_mut_ptr(), pitches) }
+    }
+
+    /// Transforms products back for [`super::winograd`]: `Aᵀ·m·A` plus a bias, a vector of tiles at
+    /// once, for every row of `products` (pitch, and pitch between frequencies).
+    ///
+    /// Each write takes some of the pixels that come out for the vector to their place in the
+    /// plane of the row; planes are `plane_pitch` apart.
+    pub fn transform_back(
+        self,
+        (products, row_pitch, frequency_pitch): (&[f32], usize, usize),
+        (rows, bias): (usize, Option<&[f32]>),
+        writes: &[Write],
+        (output, plane_pitch): (&mut [f32], usize),
+    ) {
+        let lanes = self.lanes();
+        assert!(rows > 0 && bias.is_none_or(|bias| bias.len() >= rows));
+        assert!(products.len() >= (rows - 1) * row_pitch + 15 * frequency_pitch + lanes);
+        for write in writes {
+            assert!(write.quarter < 4 && write.lane + write.length <= lanes);
+            assert!(output.len() >= (rows - 1) * plane_pitch + write.place + write.length);
+        }
+        let kernel = self.kernels.transform_back;
+        let bias = bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
+        let products = (products.as_ptr(), row_pitch, frequency_pitch);
+        // SAFETY: the processor has the instructions. The kernel reads a vector per frequency and
+        // row, a bias per row if there is one, and performs the writes in each row's plane; all
+        // were compared with the lengths above.
+        unsafe { kernel(products, rows, bias, writes, output.as_mut_ptr(), plane_pitch) }
+    }
+
+    /// Largest pixel of each inner window and its place in the plane; see [`super::max_pooling`].
+    ///
+    /// Returns `false` and does nothing for a stride that has no kernel.
+    pub fn max_of_windows(
+        self,
+        windows: &Windows,
+        input: &[f32],
+        output: &mut [f32],
+        winners: &mut [u32],
+    ) -> bool {
+        assert!(windows.is_valid(input.len(), output.len().min(winners.len())));
+        let Some(kernel) = self.kernels.max_of_windows.get(windows.stride - 1) else {
+            return false;
+        };
+        // SAFETY: the processor has the instructions. Every inner window lies within the columns
+        // of the plane, its rows are cut to those of the plane, and the planes have the lengths
+        // that were compared above.
+        unsafe { kernel(windows, input.as_ptr(), output.as_mut_ptr(), winners.as_mut_ptr()) };
+        true
+    }
+
+    /// Sums of the pixels of each inner window.
+    ///
+    /// Returns `false` and does nothing for a stride that has no kernel.
+    pub fn sums_of_windows(self, windows: &Windows, input: &[f32], output: &mut [f32]) -> bool {
+        assert!(windows.is_valid(input.len(), output.len()));
+        let Some(kernel) = self.kernels.sums_of_windows.get(windows.stride - 1) else {
+            return false;
+        };
+        // SAFETY: as for the largest pixels.
+        unsafe { kernel(windows, input.as_ptr(), output.as_mut_ptr()) };
+        true
+    }
+
+    /// Adds to `sums`, for every pair of rows, a vector whose lanes add up to the dot product.
+    pub fn dots(self, block: &Dots<'_>, sums: &mut [f32]) {
+        let lanes = self.lanes();
+        assert!(block.depth.is_multiple_of(lanes) && block.pitch >= block.right_rows * lanes);
+        assert!(block.left.len() >= block.left_rows * block.depth);
+        assert!(block.right.len() >= block.right_rows * block.depth);
+        assert!(sums.len() >= (block.left_rows - 1) * block.pitch + block.right_rows * lanes);
+        let kernel = self.kernels.dots[block.left_rows - 1][block.right_rows - 1];
+        let (left, right) = (block.left.as_ptr(), block.right.as_ptr());
+        // SAFETY: the processor has the instructions. The kernel reads whole vectors of `depth`
+        // floats per row and updates one vector per pair, within the lengths compared above.
+        unsafe { kernel(left, right, block.depth, sums.as_mut_ptr(), block.pitch) }
+    }
+
+    /// Copies runs of `source` into the rows of `panel`, one row per offset in `depth`.
+    ///
+    /// Moves whole vectors: what lies behind a run is read too, and the last vector of a row is
+    /// written to its end. Both slices therefore need [`Engine::slack`] floats more.
+    pub fn pack(
+        self,
+        source: &[f32],
+        (offsets, depth): (&Offsets, Range<usize>),
+        (runs, panel_runs): (&Runs, Range<usize>),
+        panel: &mut [f32],
+        pitch: usize,
+    ) {
+        let rows = depth.len();
+        assert!(runs.longest <= self.lanes());
+        assert!(source.len() >= offsets.largest + runs.source_end + self.slack());
+        assert!(panel.len() + pitch >= rows * pitch + runs.target_end + self.slack());
+        assert!(pitch.is_multiple_of(self.lanes()));
+        let (offsets, runs) = (&offsets.values[depth], &runs.values[panel_runs]);
+        let kernel = self.kernels.pack;
+        // SAFETY: the processor has the instructions. The kernel loads one vector from where a
+        // run begins and stores one where a vector of the panel begins; both end within the
+        // slack that was compared above.
+        unsafe { kernel(source.as_ptr(), offsets, runs, panel.as_mut_ptr(), pitch) }
+    }
+
+    /// Writes the transpose: element (`row`, `column`) of `source` goes to
+    /// `target[column·target_pitch + row]`.
+    ///
+    /// Writes up to [`Engine::slack`] zeros behind every target row, in the order of the columns:
+    /// a target row is final once all rows of the source were transposed.
+    pub fn transpose(
+        self,
+        (source, source_pitch): (&[f32], usize),
+        (rows, columns): (usize, usize),
+        (target, target_pitch): (&mut [f32], usize),
+    ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(source.len() >= (rows - 1) * source_pitch + columns);
+        assert!(target.len() >= (columns - 1) * target_pitch + rows + self.slack());
+        let kernel = self.kernels.transpose;
+        let (source, target) = (source.as_ptr(), target.as_mut_ptr());
+        // SAFETY: the processor has the instructions. The kernel reads `columns` floats of each
+        // of `rows` source rows and writes whole vectors of 8 that begin within the first `rows`
+        // floats of a target row, so that they end within the slack; both were compared above.
+        unsafe { kernel(source, source_pitch, rows, columns, target, target_pitch) }
+    }
+
+    /// The reverse of [`Engine::pack`]: adds the rows of `panel` to the runs of `target`.
+    pub fn scatter(
+        self,
+        target: &mut [f32],
+        (offsets, rows): (&Offsets, Range<usize>),
+        (runs, panel_runs): (&Runs, Range<usize>),
+        panel: &[f32],
+        pitch: usize,
+    ) {
+        assert!(runs.longest <= self.lanes());
+        assert!(target.len() >= offsets.largest + runs.source_end);
+        assert!(panel.len() + pitch >= rows.len() * pitch + runs.target_end);
+        let (offsets, runs) = (&offsets.values[rows], &runs.values[panel_runs]);
+        let kernel = self.kernels.scatter;
+        // SAFETY: the processor has the instructions. Each run is at most one vector long and the
+        // kernel touches only its floats, which lie within the lengths compared above.
+        unsafe { kernel(target.as_mut_ptr(), offsets, runs, panel.as_ptr(), pitch) }
+    }
+}
