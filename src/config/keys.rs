@@ -64,6 +64,11 @@ pub const RUN: Section = Section {
             "or \"constant\", { gamma = shape }, { lognormal = cv }, { empirical = \"FILE\" }: how times vary",
         ),
         key(
+            "slow_groups",
+            "{ count = 1, factor = 4.0 }",
+            "the first groups' cycles take this many times `cycle_time_ms`",
+        ),
+        key(
             "objective",
             "\"quadratic\"",
             "or \"noisy_quadratic\", { calibration = \"FILE\" }: the loss of `simulate`",
@@ -78,6 +83,15 @@ pub const RUN: Section = Section {
         key("calibration", "{ ... }", "the runs that `calibrate` measures"),
         key("search", "{ ... }", "what `optimize` chooses from"),
         key("validation", "{ ... }", "the real runs on which `validate` scores the predictor"),
+    ],
+};
+
+/// `slow_groups`.
+pub const SLOW_GROUPS: Section = Section {
+    title: "`slow_groups`",
+    keys: &[
+        key("count", "1", "how many groups are slow, from the first on"),
+        key("factor", "4.0", "how many times as long their cycles take"),
     ],
 };
 

@@ -199,6 +199,13 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         Some(service) => writer.with("service", write_service(service, naming)),
         None => writer,
     };
+    let writer = match run.slow_groups {
+        Some(slow) => {
+            let table = Writer::default().with("count", slow.count).with("factor", slow.factor);
+            writer.with("slow_groups", table.value())
+        }
+        None => writer,
+    };
     table.extend(writer.0);
 }
 

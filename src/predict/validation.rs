@@ -164,7 +164,9 @@ fn equivalent_synchronous(scenario: &Scenario) -> Scenario {
 pub fn stability_law(timing: &Timing) -> analytic::ServiceLaw {
     const BETWEEN: f64 = 0.5;
     let variation = match timing {
-        Timing::WholeCycle { law, .. } => law.coefficient_of_variation(),
+        Timing::WholeCycle { law, .. } | Timing::UnequalCycles { law, .. } => {
+            law.coefficient_of_variation()
+        }
         Timing::Phases(times) => times
             .machines
             .iter()

@@ -73,6 +73,10 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("hardware=this_machine", &["pacing=none"]),
     ("cycle_time_ms=12.5", &["pacing=none", "service=exponential"]),
     ("service=constant", &[]),
+    (
+        "slow_groups={ count = 1, factor = 4 }",
+        &["cycle_time_ms=12.5", "pacing=none", "service=exponential"],
+    ),
     ("service.gamma=4", &["service=exponential"]),
     ("objective=quadratic", &["quadratic={ curvatures = [1], start = [2] }"]),
     ("objective.calibration=somewhere.json", &[]),

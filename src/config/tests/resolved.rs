@@ -46,6 +46,12 @@ const SETS: &[&[&str]] = &[
     &["machines_per_group=2", "groups=2", "target.accuracy=0.8"],
     &["hardware=this_machine", "pacing=none", "service={ gamma = 4 }", "target.validation_loss=1"],
     &["cycle_time_ms=0.1", "pacing=none", "service.lognormal=0.3", "search.execute=emulate"],
+    &[
+        "cycle_time_ms=0.1",
+        "pacing=none",
+        "service=constant",
+        "slow_groups={ count = 2, factor = 0.5 }",
+    ],
     &["service.empirical=times.txt", "data={ images = \".\" }"],
     &["service={ empirical = [1, 2, 3.5] }", "data={ cifar10 = \".\" }"],
     &["objective=quadratic", "quadratic={ curvatures = [1, 0.1], start = [1, 1] }"],
