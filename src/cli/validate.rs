@@ -11,8 +11,8 @@ use super::{Common, json};
 use crate::config::{self, Bar as Expectation, Experiment, Validation};
 use crate::predict::{
     Agreement, Calibration, Case, Coverage, Crossing, Happened, Regret, Score, Scoring,
-    TruthKeeper, TruthRun, cases, emulate_truth, predict_case, scenario_of, stability_aucs,
-    with_references,
+    TruthKeeper, TruthRun, cases, effective_curvature, emulate_truth, predict_case, scenario_of,
+    stability_accuracy, stability_aucs, with_references,
 };
 use crate::report::figure::{Source, draw_grid};
 use crate::report::html::{Report, ReportFigure};
@@ -49,7 +49,10 @@ pub fn validate(common: &Common) -> Result<(), Failure> {
         saturations_top1: plan.saturations_top1.clone(),
         saturations_top3: plan.saturations_top3.clone(),
     };
-    let scores = Scores::of(&scoring, &cases);
+    let predictor = calibration.predictor(&lab)?;
+    let mini_batch = experiment.run.roster.mini_batch;
+    let curvature = effective_curvature(&predictor, mini_batch, experiment.run.updates);
+    let scores = Scores::of(&scoring, &cases, curvature.map_err(Failure::internal)?);
     let verdicts = scores.verdicts(plan);
     let desk = Desk { common, lab: &lab, folder: &folder, calibration: &calibration };
     desk.publish(
@@ -152,10 +155,12 @@ struct Scores {
     coverage: Coverage,
     stability_auc: Option<f64>,
     rule_of_thumb_auc: Option<f64>,
+    effective_curvature: Option<f64>,
+    stability_accuracy: Option<f64>,
 }
 
 impl Scores {
-    fn of(scoring: &Scoring, cases: &[Case]) -> Self {
+    fn of(scoring: &Scoring, cases: &[Case], effective_curvature: Option<f64>) -> Self {
         let (stability_auc, rule_of_thumb_auc) = stability_aucs(cases);
         Scores {
             predictor: scoring.predictor(cases),
@@ -165,6 +170,8 @@ impl Scores {
             coverage: scoring.coverage(cases),
             stability_auc,
             rule_of_thumb_auc,
+            effective_curvature,
+            stability_accuracy: effective_curvature.and_then(|h| stability_accuracy(cases, h)),
         }
     }
 
@@ -359,6 +366,8 @@ impl Desk<'_> {
         put("curve_coverage", scores.coverage.curve);
         put("stability_auc", scores.stability_auc);
         put("rule_of_thumb_auc", scores.rule_of_thumb_auc);
+        put("effective_curvature", scores.effective_curvature);
+        put("stability_accuracy", scores.stability_accuracy);
         let saturations = json!({
             "top1": scoring.saturations_top1, "top3": scoring.saturations_top3,
         });
@@ -434,6 +443,11 @@ impl Finding<'_> {
                 auc(*stability_auc),
                 auc(predictor.final_loss_auc),
                 auc(*rule_of_thumb_auc),
+            ),
+            format!(
+                "Effective curvature {}, from the proxy without asynchrony: with it, the analytic limit tells {} of the configurations rightly.",
+                self.scores.effective_curvature.map_or("–".to_owned(), |h| format!("{h:.2}")),
+                percent(self.scores.stability_accuracy),
             ),
             identifiability(calibration),
         ]

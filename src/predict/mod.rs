@@ -16,6 +16,7 @@ mod fit;
 mod monotone;
 mod proxy;
 mod score;
+mod stability;
 mod truth;
 mod validation;
 
@@ -29,12 +30,13 @@ pub use score::{
     Agreement, Happened, Pair, agreement, area_under_curve, covers, quantile, rank_correlation,
     regret,
 };
+pub use stability::{analytic_safe_rate, effective_curvature, largest_safe_rate};
 pub use truth::{
     Truth, TruthError, TruthKeeper, TruthRun, emulate_truth, reached_together, scenario_of,
 };
 pub use validation::{
     Case, Coverage, Forecast, Regret, Score, Scoring, TargetScore, cases, predict_case,
-    stability_aucs, stability_law, with_references,
+    stability_accuracy, stability_aucs, stability_law, with_references,
 };
 
 #[cfg(test)]

@@ -467,6 +467,15 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
+/// Share of the configurations of which a limit on η over its analytic limit, at an effective
+/// curvature, tells rightly whether they are unstable. `None` without configurations.
+pub fn stability_accuracy(cases: &[Case], curvature: f64) -> Option<f64> {
+    let right = |case: &Case| {
+        Happened::from(Happened::from(case.step_over_limit * curvature > 1.0) == case.is_unstable)
+    };
+    share(&cases.iter().map(right).collect::<Vec<_>>())
+}
+
 /// How well η over its stability limit, and how well the rule of thumb, tell unstable
 /// configurations.
 pub fn stability_aucs(cases: &[Case]) -> (Option<f64>, Option<f64>) {
