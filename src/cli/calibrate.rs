@@ -52,7 +52,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     experiment.require_calibration()?;
     let folder = run_folder::open(&common.output, "calibrate", &experiment.name)?;
     let lab = Lab::open(experiment.clone())?;
-    let calibration = calibrate_in(&folder, &lab, common)?;
+    let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)?;
     let figures = vec![("calibration", calibration_figures(&lab, &calibration)?)];
     write_figures(&folder, figures)?;
     let about = Circumstances {
@@ -80,12 +80,22 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures this machine where its times matter, makes the calibration runs that are not there
+/// Whether this machine is measured along with the calibration runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// In every case, because its times tell what a real run here costs.
+    Measured,
+    /// Only where the experiment runs on it: a measurement is never the same twice.
+    WhereItMatters,
+}
+
+/// Measures this machine where that is asked for, makes the calibration runs that are not there
 /// yet, and keeps the calibration.
 pub fn calibrate_in(
     folder: &RunFolder,
     lab: &Lab,
     common: &Common,
+    machine: Machine,
 ) -> Result<Calibration, Failure> {
     if let Some(done) = folder.read_json::<Calibration>(CALIBRATION_FILE, "calibration")? {
         remark(common.output.remarks(), "using the calibration that is in the folder");
@@ -93,7 +103,11 @@ pub fn calibrate_in(
     }
     let experiment = lab.experiment();
     let plan = experiment.require_calibration()?;
-    let profiles = measure_machine(folder, lab, common)?;
+    let matters = matches!(experiment.hardware, Hardware::ThisMachine);
+    let profiles = match machine {
+        Machine::WhereItMatters if !matters => Vec::new(),
+        _ => measure_machine(folder, lab, common)?,
+    };
     let runs = (plan.runs.len() * plan.seeds.len()) as u64;
     let bar = Bar::new("calibration runs", runs, common.output.remarks());
     let keeper = Kept { folder, bar: &bar };
@@ -102,8 +116,7 @@ pub fn calibrate_in(
     Ok(calibration)
 }
 
-/// Times of this machine for every device that may be chosen; measured in every case, because they
-/// tell what a real run here costs.
+/// Times of this machine for every device that may be chosen.
 fn measure_machine(
     folder: &RunFolder,
     lab: &Lab,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::config::ConfigError;
 use crate::optimizer::OptimizerError;
-use crate::predict::CalibrationError;
+use crate::predict::{CalibrationError, TruthError};
 use crate::run::LabError;
 use crate::runtime::RuntimeError;
 
@@ -100,6 +100,16 @@ impl From<CalibrationError> for Failure {
         match error {
             CalibrationError::Config(error) => error.into(),
             CalibrationError::Interrupted => Failure::Interrupted(error.to_string()),
+            other => Failure::input(other),
+        }
+    }
+}
+
+impl From<TruthError> for Failure {
+    fn from(error: TruthError) -> Self {
+        match error {
+            TruthError::Lab(error) => error.into(),
+            TruthError::Interrupted => Failure::Interrupted(error.to_string()),
             other => Failure::input(other),
         }
     }

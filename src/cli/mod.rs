@@ -12,6 +12,7 @@ mod progress;
 mod run_folder;
 mod runs;
 mod setup;
+mod validate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ enum Verb {
     },
     /// Choose a configuration in the simulator and verify it for real.
     Optimize(Common),
+    /// Score the predictor on real runs of held-out configurations.
+    Validate(Common),
     /// Loss and accuracy of a trained model on a data set.
     Evaluate {
         /// Folder of a run made by `train` or `emulate`.
@@ -169,6 +172,7 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         }
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Optimize(common) => optimize::optimize(&common),
+        Verb::Validate(common) => validate::validate(&common),
         Verb::Evaluate { run, export, output } => {
             evaluate::evaluate(&run, export.as_deref(), &output)
         }

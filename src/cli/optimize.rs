@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::calibrate::{calibrate_in, calibration_figures, profile_table};
+use super::calibrate::{Machine, calibrate_in, calibration_figures, profile_table};
 use super::failure::Failure;
 use super::progress::{Bar, Silent, remark};
 use super::run_folder::{
@@ -83,7 +83,7 @@ pub fn optimize(common: &Common) -> Result<(), Failure> {
     let goal = Goal::new(experiment.require_target()?);
     let folder = run_folder::open(&common.output, "optimize", &experiment.name)?;
     let lab = Lab::open(experiment.clone())?;
-    let calibration = calibrate_in(&folder, &lab, common)?;
+    let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)?;
     let predictor = calibration.predictor(&lab)?;
     let execution = execution_of(&experiment)?;
     let desk = Desk {

@@ -16,6 +16,7 @@ use super::reader::{Field, Mistakes, Reader};
 use super::run::{self, MachineCount, Pacing, RunConfig, SettingError, Target, TimingChoice};
 use super::source::Place;
 use super::tree::{Table, Value};
+use super::validation::Validation;
 use super::{hardware, network};
 
 /// An experiment file with everything that it names.
@@ -45,6 +46,8 @@ pub struct Experiment {
     pub calibration: Option<Calibration>,
     /// The choices of `optimize`.
     pub search: Option<Search>,
+    /// The real runs and bars of `validate`.
+    pub validation: Option<Validation>,
     pub(super) places: BTreeMap<String, Place>,
     pub(super) inputs: Vec<Input>,
 }
@@ -123,6 +126,7 @@ impl Draft<'_> {
             noisy_quadratic: plan.noisy_quadratic,
             calibration: plan.calibration,
             search: plan.search,
+            validation: plan.validation,
             places,
             inputs: context.inputs.into_inner(),
         };
@@ -266,6 +270,29 @@ impl Experiment {
             Ok(search)
         } else {
             Err(ConfigError::from_mistakes(&self.file, mistakes.into_vec()))
+        }
+    }
+
+    /// The real runs and bars of `validate`, found to fit the run.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when there is no `[validation]`, or a configuration of its grid is not
+    /// possible.
+    pub fn require_validation(&self) -> Result<&Validation, ConfigError> {
+        let missing = || self.missing(&keys::VALIDATION);
+        let validation = self.validation.as_ref().ok_or_else(missing)?;
+        let impossible = validation.configurations().into_iter().find_map(|c| {
+            self.with(c.groups, c.explicit_momentum, c.learning_rate)
+                .err()
+                .map(|error| (c, error.to_string()))
+        });
+        match impossible {
+            None => Ok(validation),
+            Some((configuration, why)) => {
+                let message = format!("{configuration} is not possible: {why}");
+                let help = "give `machines_per_group`, or other numbers of groups".to_owned();
+                Err(self.refuse("validation.grid", message, help))
+            }
         }
     }
 

@@ -65,6 +65,11 @@ pub const RUN: Section = Section {
             "or \"constant\", { gamma = shape }, { lognormal = cv }, { empirical = \"FILE\" }: how times vary",
         ),
         key(
+            "slow_groups",
+            "{ count = 1, factor = 4.0 }",
+            "the first groups' cycles take this many times `cycle_time_ms`",
+        ),
+        key(
             "objective",
             "\"quadratic\"",
             "or \"noisy_quadratic\", { calibration = \"FILE\" }: the loss of `simulate`",
@@ -78,6 +83,16 @@ pub const RUN: Section = Section {
         key("noisy_quadratic", "{ ... }", "the objective \"noisy_quadratic\""),
         key("calibration", "{ ... }", "the runs that `calibrate` measures"),
         key("search", "{ ... }", "what `optimize` chooses from"),
+        key("validation", "{ ... }", "the real runs on which `validate` scores the predictor"),
+    ],
+};
+
+/// `slow_groups`.
+pub const SLOW_GROUPS: Section = Section {
+    title: "`slow_groups`",
+    keys: &[
+        key("count", "1", "how many groups are slow, from the first on"),
+        key("factor", "4.0", "how many times as long their cycles take"),
     ],
 };
 
@@ -153,6 +168,59 @@ pub const SEARCH: Section = Section {
         key("verify", "3", "how many of the best are executed"),
         key("execute", "\"train\"", "or \"emulate\": how they are executed"),
         key("baseline_momentum", "0.9", "mu of the sync-only and async-only runs to compare with"),
+    ],
+};
+
+/// `[validation]`.
+pub const VALIDATION: Section = Section {
+    title: "[validation]",
+    keys: &[
+        key(
+            "grid",
+            "[{ groups = [2, 4], explicit_momentum = [0.0, 0.6], learning_rate = [0.015, 0.045] }]",
+            "grids of configurations, scored where g is above 1",
+        ),
+        key("seeds", "[1, 2, 3]", "at least three seeds of each real run"),
+        key("targets", "[0.75, 0.65]", "training losses to be reached"),
+        key(
+            "saturations_top1",
+            "[4, 8, 16]",
+            "S in the time K / min(g, S) by which the best prediction is chosen",
+        ),
+        key("saturations_top3", "[4, 8, 16, 32]", "the same for the best three predictions"),
+        key("execute", "\"emulate\"", "how the truth is made: real gradients on a virtual clock"),
+        key("bars", "{ ... }", "what the score must be, else exit code 4"),
+    ],
+};
+
+/// An entry of `validation.grid`.
+pub const VALIDATION_GRID: Section = Section {
+    title: "an entry of `validation.grid`",
+    keys: &[
+        key("groups", "[2, 4, 8]", "values of g"),
+        key("explicit_momentum", "[0.0, 0.6]", "values of mu"),
+        key("learning_rate", "[0.015, 0.045]", "values of eta"),
+    ],
+};
+
+/// `[validation.bars]`.
+pub const VALIDATION_BARS: Section = Section {
+    title: "[validation.bars]",
+    keys: &[
+        key("median_k_error", "0.15", "largest median relative error of updates to target"),
+        key("p90_k_error", "0.35", "largest 90th percentile of it"),
+        key("median_time_error", "0.2", "largest median relative error of the time to target"),
+        key("spearman", "0.87", "smallest rank correlation of updates to target"),
+        key("spearman_above_trivial", "0.45", "smallest lead over the trivial baseline"),
+        key("reached_accuracy", "0.87", "smallest share with `reaches the target` foretold"),
+        key("interval_coverage_least", "0.8", "smallest coverage of the 90 % interval"),
+        key("interval_coverage_most", "0.97", "largest coverage of the 90 % interval"),
+        key("stability_auc", "0.95", "smallest area under the curve of eta over its limit"),
+        key("final_loss_auc", "0.95", "smallest area under the curve of the predicted final loss"),
+        key("regret_top1_max", "1.25", "largest regret of the best prediction"),
+        key("regret_top3_max", "1.15", "largest regret of the best of three predictions"),
+        key("median_k_error_over_noise", "1.5", "median error over that of one seed"),
+        key("p90_k_error_over_noise", "1.5", "90th percentile over that of one seed"),
     ],
 };
 
@@ -309,8 +377,17 @@ impl Section {
         if let Some(name) = nearest(unknown, names()) {
             return Meant::Key(name, format!("did you mean `{name}`?"));
         }
-        let elsewhere =
-            [RUN, WARM_START, CALIBRATION, SEARCH, NOISY_QUADRATIC, MACHINE, LINK, DEVICE];
+        let elsewhere = [
+            RUN,
+            WARM_START,
+            CALIBRATION,
+            SEARCH,
+            VALIDATION,
+            NOISY_QUADRATIC,
+            MACHINE,
+            LINK,
+            DEVICE,
+        ];
         Meant::Advice(match elsewhere.iter().find(|section| section.key(unknown).is_some()) {
             Some(section) => format!("`{unknown}` is a key of {}", section.title),
             None => format!("possible keys are {}", names().collect::<Vec<_>>().join(", ")),

@@ -17,7 +17,7 @@
 //!            reader: types, ranges, missing and unknown keys  ─► mistakes
 //!                      │
 //!                      ▼
-//!  Experiment { run, network, hardware, objective, calibration, search } ─► to_toml, resolved_json
+//!  Experiment { run, network, hardware, objective, calibration, search, validation } ─► to_toml, resolved_json
 //! ```
 //!
 //! Paths are relative to the folder of the text in which they stand; on the command line, to the
@@ -41,6 +41,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod validation;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +59,7 @@ pub use run::{
 pub use service::Service;
 pub use sweep::{Sweep, SweepRun};
 pub use template::{create, template};
+pub use validation::{Bar, Configuration, Grid, Validation};
 
 use experiment::Draft;
 use files::ReadFailure;
@@ -68,7 +70,8 @@ use tree::Table;
 pub mod sections {
     pub use super::keys::{
         CALIBRATION, CALIBRATION_RUN, DEVICE, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
-        QUADRATIC, RUN, SEARCH, SWEEP, WARM_START,
+        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID,
+        WARM_START,
     };
 }
 

@@ -10,6 +10,7 @@ use super::keys;
 use super::reader::{Bound, Field, Reader};
 use super::run::{MOST_MACHINES, missing_table};
 use super::tree::Value;
+use super::validation::{self, Validation};
 
 /// Most updates of a calibration run.
 const MOST_UPDATES: u64 = 1_000_000_000;
@@ -110,6 +111,7 @@ pub(super) struct Plan {
     pub(super) noisy_quadratic: Option<Quadratic>,
     pub(super) calibration: Option<Calibration>,
     pub(super) search: Option<Search>,
+    pub(super) validation: Option<Validation>,
 }
 
 /// Reads all of them.
@@ -121,6 +123,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Plan {
         noisy_quadratic: table("noisy_quadratic").and_then(|field| read_noisy_quadratic(&field)),
         calibration: table("calibration").and_then(|field| read_calibration(&field)),
         search: table("search").and_then(|field| read_search(&field)),
+        validation: table("validation").and_then(|field| validation::read(&field)),
     }
 }
 

@@ -12,6 +12,7 @@ use super::run::{
     DataChoice, MachineCount, Pacing, Precision, RunConfig, Start, Target, TimingChoice, WarmStart,
 };
 use super::service::Service;
+use super::validation::Validation;
 
 /// How a rendering names files.
 #[derive(Clone, Copy)]
@@ -94,6 +95,7 @@ fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
     let mut table = toml::Table::new();
     write_run(&mut table, &experiment.run, naming);
     let Experiment { objective, quadratic, noisy_quadratic, calibration, search, .. } = experiment;
+    let validation = &experiment.validation;
     let mut put = |key: &str, value: Option<toml::Value>| {
         if let Some(value) = value {
             table.insert(key.to_owned(), value);
@@ -105,6 +107,7 @@ fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
     put("noisy_quadratic", noisy_quadratic.as_ref().map(write_noisy_quadratic));
     put("calibration", calibration.as_ref().map(write_calibration));
     put("search", search.as_ref().map(write_search));
+    put("validation", validation.as_ref().map(write_validation));
     table
 }
 
@@ -198,6 +201,13 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
     };
     let writer = match &run.service {
         Some(service) => writer.with("service", write_service(service, naming)),
+        None => writer,
+    };
+    let writer = match run.slow_groups {
+        Some(slow) => {
+            let table = Writer::default().with("count", slow.count).with("factor", slow.factor);
+            writer.with("slow_groups", table.value())
+        }
         None => writer,
     };
     table.extend(writer.0);
@@ -322,8 +332,41 @@ fn write_search(search: &Search) -> toml::Value {
         .value()
 }
 
+fn write_validation(validation: &Validation) -> toml::Value {
+    let grids = validation.grid.iter().map(|grid| {
+        Writer::default()
+            .with("groups", list(&grid.groups))
+            .with("explicit_momentum", list(&grid.explicit_momentum))
+            .with("learning_rate", list(&grid.learning_rate))
+            .value()
+    });
+    let seeds: Vec<_> = validation.seeds.iter().copied().map(whole).collect();
+    let writer = Writer::default()
+        .with("grid", grids.collect::<Vec<_>>())
+        .with("seeds", list(&seeds))
+        .with("targets", list(&validation.targets))
+        .with("saturations_top1", list(&validation.saturations_top1))
+        .with("saturations_top3", list(&validation.saturations_top3))
+        .with(
+            "execute",
+            match validation.execute {
+                Execute::Train => "train",
+                Execute::Emulate => "emulate",
+            },
+        );
+    if validation.bars.is_empty() {
+        return writer.value();
+    }
+    let bars = validation
+        .bars
+        .iter()
+        .fold(Writer::default(), |writer, (bar, value)| writer.with(bar.key(), *value));
+    writer.with("bars", bars.value()).value()
+}
+
 /// Tables that stand as sections; every other table is written in one line.
-const SECTIONS: &[&str] = &["warm_start", "quadratic", "noisy_quadratic", "calibration", "search"];
+const SECTIONS: &[&str] =
+    &["warm_start", "quadratic", "noisy_quadratic", "calibration", "search", "validation"];
 
 fn print(table: toml::Table) -> String {
     let (mut lines, mut sections) = (String::new(), String::new());

@@ -1,5 +1,6 @@
 //! The settings of one run: the top level of an experiment file.
 
+use omnivore_sim::cluster::SlowGroups;
 use omnivore_sim::protocol::{FcPlacement, ProtocolError, Roster, StrategyName, UpdateRule};
 use omnivore_sim::rng::Seed;
 
@@ -19,6 +20,8 @@ const MOST_EXAMPLES: u32 = 1 << 24;
 const MOST_UPDATES: u64 = 1_000_000_000;
 /// Longest mean cycle: a day.
 const LONGEST_CYCLE_MS: f64 = 86_400_000.0;
+/// A group slower than this is none.
+const LARGEST_FACTOR: f64 = 1000.0;
 /// Longest mean length of a run, a thirtieth of the time that the virtual clock can show.
 const LONGEST_RUN_S: f64 = 5e8;
 /// TOML's whole numbers end here.
@@ -71,6 +74,8 @@ pub struct RunConfig {
     pub seed: Seed,
     /// What decides how long things take.
     pub timing: TimingChoice,
+    /// Groups that take longer than the others, where there are any.
+    pub slow_groups: Option<SlowGroups>,
     /// How times vary; present when `timing` is [`TimingChoice::WholeCycle`], and otherwise the
     /// law of every machine in place of its own.
     pub service: Option<Service>,
@@ -278,6 +283,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let precision = read_precision(reader);
     let timing = read_timing(reader, context, updates);
     let pacing = read_pacing(reader, timing.as_ref().map(|(timing, _)| timing));
+    let slow_groups = read_slow_groups(reader, timing.as_ref().map(|(timing, _)| timing));
     let seed = whole(reader, "seed", 0..=LARGEST_SEED);
     let (machines, roster, strategy) = cluster?;
     let (start, warm_start) = start?;
@@ -308,6 +314,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         pacing: pacing?,
         seed: Seed(seed?),
         timing,
+        slow_groups: slow_groups?,
         service,
     })
 }
@@ -572,6 +579,33 @@ fn read_cycle_time(field: &Field<'_>, updates: Option<u64>) -> Option<TimingChoi
         return field.refuse(Problem::TooLong { updates, cycle_s, limit_s });
     }
     Some(TimingChoice::WholeCycle { cycle_time_ms })
+}
+
+/// `Some(None)` where the key is not there.
+fn read_slow_groups(
+    reader: &Reader<'_>,
+    timing: Option<&TimingChoice>,
+) -> Option<Option<SlowGroups>> {
+    let Some(field) = reader.optional("slow_groups") else { return Some(None) };
+    let slow = field.table(&keys::SLOW_GROUPS)?;
+    let count = slow.required("count").and_then(|field| field.count(1..=MOST_MACHINES));
+    let factor = slow.required("factor").and_then(|field| {
+        let factor = field.number(Bound::Positive)?;
+        if factor <= LARGEST_FACTOR {
+            return Some(factor);
+        }
+        let (key, value) = (field.name.clone(), field.node.written());
+        let expected = format!("a number above 0 and at most {LARGEST_FACTOR}");
+        field.refuse(Problem::OutOfRange { key, value, expected })
+    });
+    slow.close();
+    let slow = SlowGroups { count: count?, factor: factor? };
+    if matches!(timing?, TimingChoice::WholeCycle { .. }) {
+        return Some(Some(slow));
+    }
+    let message = "`slow_groups` needs whole cycles, but `hardware` gives the times".to_owned();
+    let help = "give slow machines in the hardware file, or `cycle_time_ms`".to_owned();
+    field.refuse(Problem::Refused { message, help })
 }
 
 fn read_pacing(reader: &Reader<'_>, timing: Option<&TimingChoice>) -> Option<Pacing> {

@@ -15,13 +15,29 @@ mod features;
 mod fit;
 mod monotone;
 mod proxy;
+mod score;
+mod stability;
+mod truth;
+mod validation;
 
 pub use calibration::{Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate};
-pub use curve::{Crossing, Curve, relative_error};
+pub use curve::{Crossing, Curve, LOSS_CAP, relative_error};
 pub use features::{FEATURES_PER_CHANNEL, pooled_features};
 pub use fit::{FitError, Observation, ProxyFit, WarmStart, fit};
 pub use monotone::{Direction, MonotoneMap};
 pub use proxy::{Prediction, Predictor, PredictorSetup};
+pub use score::{
+    Agreement, Happened, Pair, agreement, area_under_curve, covers, quantile, rank_correlation,
+    regret,
+};
+pub use stability::{analytic_safe_rate, effective_curvature, largest_safe_rate};
+pub use truth::{
+    Truth, TruthError, TruthKeeper, TruthRun, emulate_truth, reached_together, scenario_of,
+};
+pub use validation::{
+    Case, Coverage, Forecast, Regret, Score, Scoring, TargetScore, cases, predict_case,
+    stability_accuracy, stability_aucs, stability_law, with_references,
+};
 
 #[cfg(test)]
 mod tests;

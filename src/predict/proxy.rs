@@ -182,9 +182,10 @@ impl Predictor {
     }
 }
 
-/// A proxy that failed early keeps its last loss for the evaluations that it never reached.
+/// A run that failed early has the largest loss that counts at the evaluations that it never
+/// reached.
 #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
-fn fill(curve: &Curve, scenario: &Scenario) -> Curve {
+pub(super) fn fill(curve: &Curve, scenario: &Scenario) -> Curve {
     let mut curve = curve.clone();
     let every = scenario.evaluate_every.max(1);
     let wanted = (0..=scenario.updates).filter(|u| u % every == 0 || *u == scenario.updates);

@@ -7,3 +7,4 @@ pub mod figure;
 pub mod html;
 pub mod runs;
 pub mod table;
+pub mod validation;

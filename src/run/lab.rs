@@ -178,7 +178,13 @@ pub fn timing(
     profiles: &[Profile],
 ) -> Result<Timing, LabError> {
     Ok(match &experiment.hardware {
-        Hardware::WholeCycle { mean, law } => Timing::WholeCycle { mean: *mean, law: law.clone() },
+        Hardware::WholeCycle { mean, law } => {
+            let (mean, law) = (*mean, law.clone());
+            match run.slow_groups {
+                Some(slow) => Timing::UnequalCycles { mean, law, slow },
+                None => Timing::WholeCycle { mean, law },
+            }
+        }
         Hardware::Described(cluster) => {
             let workload: &Workload = &experiment.workload;
             Timing::Phases(PhaseTimes::of_cluster(cluster, workload, &run.roster)?)

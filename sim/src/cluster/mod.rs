@@ -9,7 +9,8 @@ pub use run::{
     run,
 };
 pub use timing::{
-    Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, Timing, TimingError,
+    Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, SlowGroups, Timing,
+    TimingError,
 };
 pub use witness::{RunEnd, Witness};
 

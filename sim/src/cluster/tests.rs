@@ -563,3 +563,46 @@ fn a_loss_past_the_bound_ends_the_run_as_diverged_and_names_update_and_machine()
     assert!(divergence.update < 50, "{divergence:?}");
     assert!(divergence.reason.contains("100"), "{divergence:?}");
 }
+
+fn unequal_cycles(law: ServiceLaw, count: u32, factor: f64) -> Timing {
+    let slow = SlowGroups { count, factor };
+    Timing::UnequalCycles { mean: SimDuration::from_millis(10), law, slow }
+}
+
+proptest! {
+    #[test]
+    fn slow_groups_of_factor_one_are_no_slower_than_others(
+        roster in any_roster(), law in any_law(), count in 0_u32..8,
+    ) {
+        let plain = times_of(&scenario(roster, whole_cycle(law.clone())));
+        let unequal = times_of(&scenario(roster, unequal_cycles(law, count, 1.0)));
+        prop_assert_eq!(plain.updates, unequal.updates);
+    }
+
+    #[test]
+    fn a_slow_group_keeps_the_sum_of_staleness(
+        roster in any_roster(), law in any_law(), factor in 0.1_f64..8.0,
+    ) {
+        let trace = times_of(&scenario(roster, unequal_cycles(law, 1, factor)));
+        // Each update ages every other gradient in flight by one.
+        let expected = u64::from(roster.groups - 1) * trace.updates.len() as u64;
+        let applied: u64 = trace.updates.iter().map(|record| record.update.staleness.0).sum();
+        prop_assert_eq!(applied + staleness_in_flight(&trace), expected);
+    }
+}
+
+#[test]
+fn a_group_four_times_slower_makes_a_quarter_of_the_updates_of_another() {
+    let roster = Roster { conv_machines: 4, groups: 4, fc: FcPlacement::Replicated, mini_batch: 8 };
+    let long = Scenario {
+        updates: 1300,
+        ..scenario(roster, unequal_cycles(ServiceLaw::Constant, 1, 4.0))
+    };
+    let trace = times_of(&long);
+    let of = |group: u32| {
+        let own = trace.updates.iter().filter(|r| r.update.cycle.group == GroupId(group));
+        own.count() as i64
+    };
+    // 13 updates in every 40 ms, one of them by the slow group; the cut may fall within a round.
+    assert!((of(0) - 100).abs() <= 1 && (of(1) - 400).abs() <= 1, "{} {}", of(0), of(1));
+}

@@ -84,8 +84,41 @@ pub enum Timing {
         /// How it varies.
         law: ServiceLaw,
     },
+    /// The same with some groups that take longer than the others.
+    UnequalCycles {
+        /// Mean length of a cycle of an ordinary group.
+        mean: SimDuration,
+        /// How all cycles vary.
+        law: ServiceLaw,
+        /// The groups that take longer.
+        slow: SlowGroups,
+    },
     /// Separate durations for every phase.
     Phases(PhaseTimes),
+}
+
+/// Groups whose cycles take longer than those of the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowGroups {
+    /// How many; the first of the groups.
+    pub count: u32,
+    /// How many times as long their cycles take; positive and finite.
+    pub factor: f64,
+}
+
+impl Timing {
+    /// Nominal length and law of a group's whole cycle; `None` where phases have times of their
+    /// own.
+    fn whole_cycle(&self, group: GroupId) -> Option<(SimDuration, f64, &ServiceLaw)> {
+        match self {
+            Timing::WholeCycle { mean, law } => Some((*mean, 1.0, law)),
+            Timing::UnequalCycles { mean, law, slow } => {
+                let factor = if group.0 < slow.count { slow.factor } else { 1.0 };
+                Some((*mean, factor, law))
+            }
+            Timing::Phases(_) => None,
+        }
+    }
 }
 
 /// Why durations cannot be worked out.
@@ -244,7 +277,7 @@ impl Clockwork {
     /// When an update that the model server is given now has been applied.
     pub fn update(&mut self, now: SimTime) -> SimTime {
         match &self.timing {
-            Timing::WholeCycle { .. } => now,
+            Timing::WholeCycle { .. } | Timing::UnequalCycles { .. } => now,
             Timing::Phases(times) => self.model_server.serve(now, times.update),
         }
     }
@@ -330,15 +363,18 @@ impl Clockwork {
     ) -> Result<SimDuration, TimingError> {
         let Share { machine, size, .. } = share;
         let impossible = |source| TimingError::Duration { who: machine.to_string(), source };
-        match &self.timing {
+        if let Some((mean, slowness, law)) = self.timing.whole_cycle(cycle.group) {
             // The whole cycle passes before the gradient is needed, so the FC part of the model
             // that it meets is the current one (SE2.md, section 2).
-            Timing::WholeCycle { .. } if stage == Stage::Backward => Ok(SimDuration::ZERO),
-            Timing::WholeCycle { mean, law } => {
-                let first = first_machine(&self.roster, cycle.group);
-                let factor = law.draw(&mut self.service_times(first, cycle.number));
-                mean.scaled(factor).map_err(impossible)
+            if stage == Stage::Backward {
+                return Ok(SimDuration::ZERO);
             }
+            let first = first_machine(&self.roster, cycle.group);
+            let factor = law.draw(&mut self.service_times(first, cycle.number));
+            return mean.scaled(factor * slowness).map_err(impossible);
+        }
+        match &self.timing {
+            Timing::WholeCycle { .. } | Timing::UnequalCycles { .. } => Ok(SimDuration::ZERO),
             Timing::Phases(times) => {
                 let of_machine = &times.machines[machine.index()];
                 let mut generator = self.service_times(machine, cycle.number);
@@ -364,7 +400,7 @@ impl Clockwork {
 
     fn network(&self) -> Option<NetworkTimes> {
         match &self.timing {
-            Timing::WholeCycle { .. } => None,
+            Timing::WholeCycle { .. } | Timing::UnequalCycles { .. } => None,
             Timing::Phases(times) => times.network,
         }
     }

@@ -213,6 +213,15 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        title: "a validation with too few seeds and a misspelt bar",
+        make: |folder| {
+            let text = folder.read("run.toml");
+            let validation = "[validation]\ngrid = [{ groups = [1], explicit_momentum = [0.0], learning_rate = [0.1] }]\nseeds = [1, 2]\ntargets = [0.7]\nsaturations_top1 = [4]\nsaturations_top3 = [4]\nexecute = \"emulate\"\nbars = { median_error = 0.2 }\n";
+            folder.write("run.toml", &format!("{text}\n{validation}"));
+            folder.error(&[])
+        },
+    },
+    Case {
         title: "a key that the grid varies, set on the command line",
         make: |folder| {
             folder.write("sweep.toml", "base = \"run.toml\"\n[grid]\ngroups = [1, 2]\n");

@@ -42,6 +42,8 @@ fn a_new_experiment_never_overwrites() {
     assert!(matches!(error, ConfigError::Unwritable { .. }), "{error:?}");
 }
 
+const VALIDATION: &str = "validation={ grid = [{ groups = [1, 2], explicit_momentum = [0], learning_rate = [0.1] }], seeds = [1, 2, 3], targets = [0.7], saturations_top1 = [4], saturations_top3 = [4], execute = \"emulate\" }";
+
 /// A setting for each key of a run, on top of which settings it holds, and what it changes.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("network=other.toml", &[]),
@@ -72,6 +74,10 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("hardware=this_machine", &["pacing=none"]),
     ("cycle_time_ms=12.5", &["pacing=none", "service=exponential"]),
     ("service=constant", &[]),
+    (
+        "slow_groups={ count = 1, factor = 4 }",
+        &["cycle_time_ms=12.5", "pacing=none", "service=exponential"],
+    ),
     ("service.gamma=4", &["service=exponential"]),
     ("objective=quadratic", &["quadratic={ curvatures = [1], start = [2] }"]),
     ("objective.calibration=somewhere.json", &[]),
@@ -94,6 +100,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("search.verify=1", &[]),
     ("search.execute=emulate", &[]),
     ("search.baseline_momentum=0.8", &[]),
+    ("validation.seeds=[4, 5, 6]", &[VALIDATION]),
 ];
 
 #[test]
@@ -112,6 +119,21 @@ fn every_key_can_be_set_from_the_command_line() {
         let is_of_key = |setting: &str| setting.split(['=', '.']).next() == Some(key.name);
         assert!(SETTINGS.iter().any(|(setting, _)| is_of_key(setting)), "{}", key.name);
     }
+}
+
+#[test]
+fn a_grid_of_grids_holds_every_configuration_once() {
+    let grid = "validation.grid=[{ groups = [1, 2], explicit_momentum = [0, 0.3], learning_rate = [0.1] }, { groups = [2, 4], explicit_momentum = [0.3], learning_rate = [0.1, 0.2] }]";
+    let experiment = Folder::new().load(&[VALIDATION, grid]).expect("possible");
+    let all = experiment.require_validation().expect("it is there").configurations();
+    assert_eq!(all.len(), 2 * 2 + 2 * 2 - 1);
+}
+
+#[test]
+fn a_validation_of_groups_that_cannot_be_formed_is_refused() {
+    let grid = "validation.grid=[{ groups = [3], explicit_momentum = [0], learning_rate = [0.1] }]";
+    let experiment = Folder::new().load(&[VALIDATION, grid]).expect("each value is in range");
+    assert!(experiment.require_validation().is_err(), "3 groups share 4 machines");
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn same(one: &Experiment, other: &Experiment) {
     assert_eq!(one.noisy_quadratic, other.noisy_quadratic);
     assert_eq!(one.calibration, other.calibration);
     assert_eq!(one.search, other.search);
+    assert_eq!(one.validation, other.validation);
 }
 
 fn reload(folder: &Folder, experiment: &Experiment) -> Experiment {
@@ -45,6 +46,12 @@ const SETS: &[&[&str]] = &[
     &["machines_per_group=2", "groups=2", "target.accuracy=0.8"],
     &["hardware=this_machine", "pacing=none", "service={ gamma = 4 }", "target.validation_loss=1"],
     &["cycle_time_ms=0.1", "pacing=none", "service.lognormal=0.3", "search.execute=emulate"],
+    &[
+        "cycle_time_ms=0.1",
+        "pacing=none",
+        "service=constant",
+        "slow_groups={ count = 2, factor = 0.5 }",
+    ],
     &["service.empirical=times.txt", "data={ images = \".\" }"],
     &["service={ empirical = [1, 2, 3.5] }", "data={ cifar10 = \".\" }"],
     &["objective=quadratic", "quadratic={ curvatures = [1, 0.1], start = [1, 1] }"],
@@ -53,6 +60,9 @@ const SETS: &[&[&str]] = &[
         "noisy_quadratic={ curvatures = [1], noise_variances = [0.3], start = [2], floor = -1 }",
     ],
     &["objective.calibration=../somewhere/calibration.json", "data.fashion_mnist=."],
+    &[
+        "validation={ grid = [{ groups = [1, 2], explicit_momentum = [0], learning_rate = [0.1] }], seeds = [1, 2, 9], targets = [0.7], saturations_top1 = [4], saturations_top3 = [4, 8.5], execute = \"emulate\", bars = { spearman = 0.9, median_k_error = 1 } }",
+    ],
     &["search.device=[\"flex\", \"cuda:0\"]", "seed=9223372036854775807", "learning_rate=1e-30"],
 ];
 

@@ -1,0 +1,487 @@
+//! Scores of the predictor beside simpler forecasts, over a grid of real runs.
+//!
+//! | forecaster | says of a configuration (g, μ, η) |
+//! |---|---|
+//! | predictor | what the fitted proxy does under the same service times |
+//! | trivial | the true curve of g = 1 at the same μ and η |
+//! | equivalent momentum | the proxy, synchronous, at momentum 1 − (1 − μ)/g and learning rate η/g |
+//! | noise floor | one real seed, held against the others |
+//!
+//! Held out are the configurations with g > 1: calibration runs are synchronous.
+
+use std::num::NonZeroU32;
+
+use omnivore_sim::analytic::{self, largest_stable_step};
+use omnivore_sim::cluster::{Scenario, Timing};
+use omnivore_sim::protocol::{Roster, StrategyName, UpdateRule};
+
+use super::curve::{Crossing, Curve};
+use super::proxy::{Prediction, Predictor};
+use super::score::{
+    Agreement, Happened, Pair, agreement, area_under_curve, covers, quantile, regret,
+};
+use super::truth::{Truth, reached_together};
+use crate::config::Configuration;
+
+/// What a forecaster says of one configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// Where each target is reached, if it is.
+    pub crossings: Vec<Option<Crossing>>,
+    /// Loss at the end of the budget.
+    pub final_loss: f64,
+}
+
+impl Forecast {
+    fn of(curve: &Curve, targets: &[f64]) -> Self {
+        Forecast {
+            crossings: targets.iter().map(|target| curve.falls_to(*target)).collect(),
+            final_loss: curve.values.last().copied().unwrap_or(f64::NAN),
+        }
+    }
+
+    /// The same updates at another pace.
+    fn at_pace(&self, time_per_update_s: f64) -> Self {
+        let paced = |c: Crossing| Crossing { time_s: c.updates * time_per_update_s, ..c };
+        let crossings = self.crossings.iter().map(|crossing| crossing.map(paced)).collect();
+        Forecast { crossings, ..*self }
+    }
+}
+
+/// A configuration with its real runs and everything that is forecast of it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// What each real run did, its loss smoothed.
+    pub runs: Vec<Forecast>,
+    /// Smoothed losses of the real runs.
+    pub curves: Vec<Curve>,
+    /// What the real runs did together.
+    pub truth: Forecast,
+    /// Whether most real runs end above their start.
+    pub is_unstable: Happened,
+    /// The prediction, with its interval.
+    pub prediction: Prediction,
+    /// What the predictor says.
+    pub predictor: Forecast,
+    /// What the curve of g = 1 says.
+    pub trivial: Forecast,
+    /// What the equivalent momentum says.
+    pub equivalent_momentum: Forecast,
+    /// η over the largest stable step at this g and μ, for a direction of curvature 1.
+    pub step_over_limit: f64,
+    /// ηg/(1 − μ), the rule of thumb for the same.
+    pub rule_of_thumb: f64,
+}
+
+impl Case {
+    /// Whether it could not be seen in calibration.
+    pub fn is_held_out(&self) -> bool {
+        self.configuration.groups > 1
+    }
+
+    /// Whether the real runs reach a target, as 90 % intervals of the prediction have it: for
+    /// each run, whether its crossing is covered.
+    pub fn covered(&self, target: f64, at: usize) -> Vec<Happened> {
+        let interval = self.prediction.reaches_between(target);
+        let runs = self.runs.iter();
+        runs.map(|run| Happened::from(covers(interval, run.crossings[at]))).collect()
+    }
+
+    /// Share of the evaluations of all real runs, without the start that they share with the
+    /// calibration, at which the loss lies in the predicted 90 % interval.
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand evaluations")]
+    pub fn curve_coverage(&self) -> f64 {
+        let Prediction { low, high, .. } = &self.prediction;
+        let (mut inside, mut all) = (0_usize, 0_usize);
+        for curve in &self.curves {
+            for ((loss, low), high) in curve.values.iter().zip(low).zip(high).skip(1) {
+                all += 1;
+                inside += usize::from((low..=high).contains(&loss));
+            }
+        }
+        inside as f64 / all.max(1) as f64
+    }
+}
+
+/// The configurations of which real runs are needed: the grid, and g = 1 at every μ and η of it.
+pub fn with_references(grid: &[Configuration]) -> Vec<Configuration> {
+    let mut all = grid.to_vec();
+    for configuration in grid {
+        let reference = Configuration { groups: 1, ..*configuration };
+        if !all.contains(&reference) {
+            all.push(reference);
+        }
+    }
+    all
+}
+
+/// What is forecast of one configuration: the prediction, and the forecast of the equivalent
+/// momentum.
+///
+/// # Errors
+/// What the simulator says of an impossible scenario.
+pub fn predict_case(
+    predictor: &Predictor,
+    scenario: &Scenario,
+) -> Result<(Prediction, Curve), String> {
+    let prediction = predictor.predict(scenario)?;
+    if scenario.roster.groups == 1 {
+        let same = prediction.loss.clone();
+        return Ok((prediction, same));
+    }
+    let equivalent = predictor.predict(&equivalent_synchronous(scenario))?;
+    Ok((prediction, equivalent.loss))
+}
+
+/// The synchronous run that the expected update under exponential service resembles.
+///
+/// Source: arXiv:1605.09774, theorem 3, with explicit momentum as in SE.md, section 2.3.
+#[expect(clippy::cast_precision_loss, reason = "a number of groups is small")]
+fn equivalent_synchronous(scenario: &Scenario) -> Scenario {
+    let groups = scenario.roster.groups as f32;
+    let rule = UpdateRule {
+        explicit_momentum: 1.0 - (1.0 - scenario.rule.explicit_momentum) / groups,
+        learning_rate: scenario.rule.learning_rate / groups,
+        ..scenario.rule
+    };
+    // Only updates count; the pace is that of the run itself.
+    Scenario {
+        rule,
+        roster: Roster { groups: 1, conv_machines: 1, ..scenario.roster },
+        strategy: StrategyName::Sync,
+        timing: Timing::WholeCycle {
+            mean: omnivore_sim::units::SimDuration::from_millis(1),
+            law: omnivore_sim::hardware::ServiceLaw::Constant,
+        },
+        ..scenario.clone()
+    }
+}
+
+/// The service law whose stability limit fits a timing: exponential where cycles vary at least
+/// half as much as memoryless ones, else constant.
+pub fn stability_law(timing: &Timing) -> analytic::ServiceLaw {
+    const BETWEEN: f64 = 0.5;
+    let variation = match timing {
+        Timing::WholeCycle { law, .. } | Timing::UnequalCycles { law, .. } => {
+            law.coefficient_of_variation()
+        }
+        Timing::Phases(times) => times
+            .machines
+            .iter()
+            .map(|machine| machine.law.coefficient_of_variation())
+            .fold(0.0, f64::max),
+    };
+    if variation >= BETWEEN {
+        analytic::ServiceLaw::Exponential
+    } else {
+        analytic::ServiceLaw::Constant
+    }
+}
+
+/// Puts truth and forecasts together. Three lists of one order, and the targets.
+///
+/// # Errors
+/// [`analytic::AnalyticError`] for a momentum outside (−1, 1).
+pub fn cases(
+    truths: Vec<Truth>,
+    predictions: Vec<(Prediction, Curve)>,
+    scenarios: &[Scenario],
+    targets: &[f64],
+) -> Result<Vec<Case>, analytic::AnalyticError> {
+    let mut cases: Vec<Case> = truths
+        .into_iter()
+        .zip(predictions)
+        .zip(scenarios)
+        .map(|((truth, prediction), scenario)| case(truth, prediction, scenario, targets))
+        .collect::<Result<_, _>>()?;
+    let references: Vec<(Configuration, Forecast)> = cases
+        .iter()
+        .filter(|case| case.configuration.groups == 1)
+        .map(|case| (case.configuration, case.truth.clone()))
+        .collect();
+    for case in &mut cases {
+        let wanted = Configuration { groups: 1, ..case.configuration };
+        let found = references.iter().find(|(configuration, _)| *configuration == wanted);
+        if let Some((_, reference)) = found {
+            case.trivial = match case.prediction.time_per_update_s {
+                Some(pace) => reference.at_pace(pace),
+                None => reference.clone(),
+            };
+        }
+    }
+    Ok(cases)
+}
+
+fn case(
+    truth: Truth,
+    (prediction, equivalent): (Prediction, Curve),
+    scenario: &Scenario,
+    targets: &[f64],
+) -> Result<Case, analytic::AnalyticError> {
+    let Configuration { groups, explicit_momentum, learning_rate } = truth.configuration;
+    let curves: Vec<Curve> = truth.runs.iter().map(|run| run.loss.smoothed()).collect();
+    let runs: Vec<Forecast> = curves.iter().map(|curve| Forecast::of(curve, targets)).collect();
+    let predictor = Forecast::of(&prediction.loss, targets);
+    let pace = prediction.time_per_update_s.unwrap_or(f64::NAN);
+    let g = NonZeroU32::new(groups).unwrap_or(NonZeroU32::MIN);
+    let limit = largest_stable_step(stability_law(&scenario.timing), g, explicit_momentum)?;
+    let all: Vec<&Forecast> = runs.iter().collect();
+    let ends_above = curves.iter().filter(|curve| curve.ends_above_its_start()).count();
+    Ok(Case {
+        configuration: truth.configuration,
+        truth: together(&all, targets.len()),
+        is_unstable: Happened::from(2 * ends_above > curves.len()),
+        trivial: predictor.clone(),
+        equivalent_momentum: Forecast::of(&equivalent, targets).at_pace(pace),
+        predictor,
+        prediction,
+        step_over_limit: learning_rate / limit,
+        rule_of_thumb: learning_rate * f64::from(groups) / (1.0 - explicit_momentum),
+        runs,
+        curves,
+    })
+}
+
+/// What several runs do together: geometric means of crossings, median of final losses.
+fn together(runs: &[&Forecast], n_targets: usize) -> Forecast {
+    let crossing =
+        |at: usize| reached_together(&runs.iter().map(|run| run.crossings[at]).collect::<Vec<_>>());
+    let finals: Vec<f64> = runs.iter().map(|run| run.final_loss).collect();
+    Forecast {
+        crossings: (0..n_targets).map(crossing).collect(),
+        final_loss: quantile(&finals, 0.5).unwrap_or(f64::NAN),
+    }
+}
+
+/// Regrets at one saturation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Regret {
+    /// S.
+    pub saturation: f64,
+    /// Of the best forecast, or the best of the three best; infinite where none reaches.
+    pub regret: f64,
+}
+
+/// The score at one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetScore {
+    /// The training loss to be reached.
+    pub target: f64,
+    /// Over the held-out configurations.
+    pub agreement: Agreement,
+    /// Of the best forecast, over all configurations.
+    pub top1: Vec<Regret>,
+    /// Of the best of the three best.
+    pub top3: Vec<Regret>,
+}
+
+/// The score of a forecaster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Score {
+    /// One for each target.
+    pub targets: Vec<TargetScore>,
+    /// How well its final loss tells unstable configurations.
+    pub final_loss_auc: Option<f64>,
+}
+
+impl Score {
+    fn worst(
+        &self,
+        part: impl Fn(&Agreement) -> Option<f64>,
+        pick: fn(f64, f64) -> f64,
+    ) -> Option<f64> {
+        self.targets.iter().filter_map(|target| part(&target.agreement)).reduce(pick)
+    }
+
+    /// Largest over the targets.
+    pub fn median_k_error(&self) -> Option<f64> {
+        self.worst(|a| a.median_k_error, f64::max)
+    }
+
+    /// Largest over the targets.
+    pub fn p90_k_error(&self) -> Option<f64> {
+        self.worst(|a| a.p90_k_error, f64::max)
+    }
+
+    /// Largest over the targets.
+    pub fn median_time_error(&self) -> Option<f64> {
+        self.worst(|a| a.median_time_error, f64::max)
+    }
+
+    /// Smallest over the targets.
+    pub fn spearman(&self) -> Option<f64> {
+        self.worst(|a| a.spearman, f64::min)
+    }
+
+    /// Smallest over the targets.
+    pub fn reached_accuracy(&self) -> Option<f64> {
+        self.worst(|a| a.reached_accuracy, f64::min)
+    }
+
+    /// Largest over targets and saturations.
+    pub fn regret_top1_max(&self) -> Option<f64> {
+        let all = self.targets.iter().flat_map(|target| &target.top1);
+        all.map(|regret| regret.regret).reduce(f64::max)
+    }
+
+    /// Largest over targets and saturations.
+    pub fn regret_top3_max(&self) -> Option<f64> {
+        let all = self.targets.iter().flat_map(|target| &target.top3);
+        all.map(|regret| regret.regret).reduce(f64::max)
+    }
+}
+
+/// How runs are scored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scoring {
+    /// Training losses to be reached.
+    pub targets: Vec<f64>,
+    /// Updates of a run.
+    pub budget: f64,
+    /// S for the best forecast.
+    pub saturations_top1: Vec<f64>,
+    /// S for the best of three.
+    pub saturations_top3: Vec<f64>,
+}
+
+/// A forecaster, by what it says of a case, beside the truth that it is held against.
+type Sides<'a> = &'a dyn Fn(&Case) -> (Forecast, Forecast);
+
+impl Scoring {
+    /// Scores the predictor.
+    pub fn predictor(&self, cases: &[Case]) -> Score {
+        self.score(cases, &|case| (case.truth.clone(), case.predictor.clone()))
+    }
+
+    /// Scores the curve of g = 1.
+    pub fn trivial(&self, cases: &[Case]) -> Score {
+        self.score(cases, &|case| (case.truth.clone(), case.trivial.clone()))
+    }
+
+    /// Scores the equivalent momentum.
+    pub fn equivalent_momentum(&self, cases: &[Case]) -> Score {
+        self.score(cases, &|case| (case.truth.clone(), case.equivalent_momentum.clone()))
+    }
+
+    /// Scores each seed of the truth against all others.
+    pub fn noise_floor(&self, cases: &[Case]) -> Vec<Score> {
+        let n_seeds = cases.iter().map(|case| case.runs.len()).min().unwrap_or(0);
+        (0..n_seeds)
+            .map(|seed| {
+                self.score(cases, &|case| {
+                    let others = case.runs.iter().enumerate().filter(|(at, _)| *at != seed);
+                    let others: Vec<&Forecast> = others.map(|(_, run)| run).collect();
+                    (together(&others, self.targets.len()), case.runs[seed].clone())
+                })
+            })
+            .collect()
+    }
+
+    fn score(&self, cases: &[Case], sides: Sides<'_>) -> Score {
+        let both: Vec<(&Case, Forecast, Forecast)> = cases
+            .iter()
+            .map(|case| {
+                let (truth, forecast) = sides(case);
+                (case, truth, forecast)
+            })
+            .collect();
+        let finals: Vec<(f64, Happened)> = both
+            .iter()
+            .map(|(case, _, forecast)| (forecast.final_loss, case.is_unstable))
+            .collect();
+        let at_target = |(at, target): (usize, &f64)| {
+            let pair = |(case, truth, forecast): &(&Case, Forecast, Forecast)| Pair {
+                groups: case.configuration.groups,
+                truth: truth.crossings[at],
+                forecast: forecast.crossings[at],
+            };
+            let all: Vec<Pair> = both.iter().map(pair).collect();
+            let held_out: Vec<Pair> =
+                both.iter().filter(|(case, ..)| case.is_held_out()).map(pair).collect();
+            let regrets = |saturations: &[f64], n_tried: usize| {
+                let regret = |saturation: &f64| {
+                    let regret = regret(&all, *saturation, n_tried)?;
+                    Some(Regret { saturation: *saturation, regret })
+                };
+                saturations.iter().filter_map(regret).collect()
+            };
+            TargetScore {
+                target: *target,
+                agreement: agreement(&held_out, self.budget),
+                top1: regrets(&self.saturations_top1, 1),
+                top3: regrets(&self.saturations_top3, 3),
+            }
+        };
+        Score {
+            targets: self.targets.iter().enumerate().map(at_target).collect(),
+            final_loss_auc: area_under_curve(&finals),
+        }
+    }
+
+    /// Coverage of the predicted 90 % intervals over the held-out configurations.
+    pub fn coverage(&self, cases: &[Case]) -> Coverage {
+        let held_out = || cases.iter().filter(|case| case.is_held_out());
+        let mut all = Vec::new();
+        let mut reached = Vec::new();
+        for case in held_out() {
+            for (at, target) in self.targets.iter().enumerate() {
+                for (run, covered) in case.runs.iter().zip(case.covered(*target, at)) {
+                    all.push(covered);
+                    if run.crossings[at].is_some() {
+                        reached.push(covered);
+                    }
+                }
+            }
+        }
+        let curves: Vec<f64> = held_out().map(Case::curve_coverage).collect();
+        Coverage {
+            updates_to_target: share(&all),
+            where_reached: share(&reached),
+            curve: mean(&curves),
+        }
+    }
+}
+
+/// Shares of what happened that 90 % intervals cover.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coverage {
+    /// Of (configuration, target, real run): the run's own updates to the target, not reached
+    /// within the budget being beyond every finite end.
+    pub updates_to_target: Option<f64>,
+    /// The same of the runs that reach the target.
+    pub where_reached: Option<f64>,
+    /// Of (configuration, real run, evaluation): the smoothed loss; mean over configurations.
+    pub curve: Option<f64>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand runs")]
+fn share(happened: &[Happened]) -> Option<f64> {
+    let n = happened.iter().filter(|h| **h == Happened::Yes).count();
+    (!happened.is_empty()).then(|| n as f64 / happened.len() as f64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand configurations")]
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Share of the configurations of which a limit on η over its analytic limit, at an effective
+/// curvature, tells rightly whether they are unstable. `None` without configurations.
+pub fn stability_accuracy(cases: &[Case], curvature: f64) -> Option<f64> {
+    let right = |case: &Case| {
+        Happened::from(Happened::from(case.step_over_limit * curvature > 1.0) == case.is_unstable)
+    };
+    share(&cases.iter().map(right).collect::<Vec<_>>())
+}
+
+/// How well η over its stability limit, and how well the rule of thumb, tell unstable
+/// configurations.
+pub fn stability_aucs(cases: &[Case]) -> (Option<f64>, Option<f64>) {
+    let auc = |score: fn(&Case) -> f64| {
+        let scored: Vec<_> = cases.iter().map(|case| (score(case), case.is_unstable)).collect();
+        area_under_curve(&scored)
+    };
+    (auc(|case| case.step_over_limit), auc(|case| case.rule_of_thumb))
+}
