@@ -1,6 +1,8 @@
 //! The settings of one run: the top level of an experiment file.
 
-use omnivore_sim::protocol::{FcPlacement, ProtocolError, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{
+    FcPlacement, Grouping, ProtocolError, Roster, StrategySpec, UpdateRule,
+};
 use omnivore_sim::rng::Seed;
 
 use super::error::{Mistake, Problem};
@@ -40,7 +42,7 @@ pub struct RunConfig {
     /// Machines, groups, place of the FC layers and mini-batch, found possible.
     pub roster: Roster,
     /// How the groups synchronise.
-    pub strategy: StrategyName,
+    pub strategy: StrategySpec,
     /// μ in (−1, 1).
     pub explicit_momentum: f64,
     /// η above 0.
@@ -201,7 +203,7 @@ impl RunConfig {
     ///
     /// The number of machines stays, or is k times the groups where the file gives
     /// `machines_per_group`. The strategy stays where it means that number of groups; otherwise it
-    /// becomes [`StrategyName::Groups`].
+    /// becomes [`StrategySpec::Groups`].
     ///
     /// # Errors
     /// [`SettingError`] when the groups do not divide the machines, some machine would have no
@@ -227,10 +229,10 @@ impl RunConfig {
         let conv_machines =
             conv_machines.ok_or(SettingError::TooFewMachines { groups, wanted, available })?;
         let roster = Roster { conv_machines, groups, ..self.roster }.check()?;
-        let strategy = match self.strategy {
-            StrategyName::Sync if groups == 1 => StrategyName::Sync,
-            StrategyName::Async if groups == conv_machines => StrategyName::Async,
-            _ => StrategyName::Groups,
+        let meant = self.strategy.card().grouping.groups_of(conv_machines);
+        let strategy = match meant {
+            Some(meant) if meant != groups => StrategySpec::Groups,
+            _ => self.strategy,
         };
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
     }
@@ -335,13 +337,13 @@ fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
     Some(if is_usual { DataChoice::FashionMnist(None) } else { DataChoice::FashionMnistSubset })
 }
 
-type ClusterSettings = (MachineCount, Roster, StrategyName);
+type ClusterSettings = (MachineCount, Roster, StrategySpec);
 
 fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterSettings> {
     let names = [
-        ("sync", StrategyName::Sync),
-        ("groups", StrategyName::Groups),
-        ("async", StrategyName::Async),
+        ("sync", StrategySpec::Sync),
+        ("groups", StrategySpec::Groups),
+        ("async", StrategySpec::Async),
     ];
     let strategy = reader.required("strategy").and_then(|field| field.choice(&names));
     let placements = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
@@ -365,12 +367,12 @@ fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterS
 fn check_machines(
     reader: &Reader<'_>,
     machines: MachineCount,
-    strategy: StrategyName,
+    strategy: StrategySpec,
     (conv_machines, groups): (u64, u32),
 ) -> Option<u32> {
     let field = machines_field(reader)?;
-    match (machines, strategy) {
-        (MachineCount::PerGroup(machines @ 2..), StrategyName::Async) => {
+    match (machines, strategy.card().grouping) {
+        (MachineCount::PerGroup(machines @ 2..), Grouping::PerMachine) => {
             field.refuse(Problem::NotAsync { machines })
         }
         (MachineCount::PerGroup(machines_per_group), _)
@@ -383,16 +385,13 @@ fn check_machines(
     }
 }
 
-fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategyName) -> Option<Roster> {
+fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategySpec) -> Option<Roster> {
     let Roster { conv_machines: machines, groups, .. } = roster;
-    let expected = match strategy {
-        StrategyName::Sync => 1,
-        StrategyName::Async => machines,
-        StrategyName::Groups => groups,
-    };
+    let expected = strategy.card().grouping.groups_of(machines).unwrap_or(groups);
     let checked = if groups == expected {
         roster.check()
     } else {
+        let strategy = strategy.card().name;
         Err(ProtocolError::FixedGroups { strategy, expected, groups, machines })
     };
     let groups = || reader.optional("groups").or_else(|| machines_field(reader));
@@ -412,11 +411,11 @@ fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategyName) -> 
 }
 
 /// N and g, as far as strategy and machines fix them; `None` when the file must give g.
-fn size(machines: MachineCount, strategy: StrategyName, groups: Option<u32>) -> Option<(u64, u32)> {
-    let groups = match (strategy, machines, groups) {
+fn size(machines: MachineCount, strategy: StrategySpec, groups: Option<u32>) -> Option<(u64, u32)> {
+    let groups = match (strategy.card().grouping, machines, groups) {
         (_, _, Some(groups)) => groups,
-        (StrategyName::Sync, _, None) => 1,
-        (StrategyName::Async, MachineCount::ConvMachines(machines), None) => machines,
+        (Grouping::One, _, None) => 1,
+        (Grouping::PerMachine, MachineCount::ConvMachines(machines), None) => machines,
         (_, _, None) => return None,
     };
     let conv_machines = match machines {

@@ -6,7 +6,7 @@ mod witness;
 
 pub use run::{
     Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, message_sizes, replay,
-    run,
+    run, run_strategy,
 };
 pub use timing::{
     Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, Timing, TimingError,
@@ -15,3 +15,6 @@ pub use witness::{RunEnd, Witness};
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod strategy_tests;
