@@ -7,9 +7,9 @@ use omnivore_sim::cluster::{Affine, Learning, MachineTimes, PhaseTimes, Scenario
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::Objective;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
-use omnivore_sim::trace::CurvePoint;
+use omnivore_sim::trace::{CurvePoint, Trace};
 use omnivore_sim::units::{SimDuration, SimTime};
 use omnivore_sim::workload::NetworkSpec;
 
@@ -41,7 +41,7 @@ fn objective(seed: Seed) -> NetworkObjective {
 fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
     Scenario {
         roster: Roster { conv_machines, groups, fc, mini_batch: 8 },
-        strategy: StrategyName::Groups,
+        strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.01, explicit_momentum: 0.5, weight_decay: 0.001 },
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(4), law: ServiceLaw::Constant },
         updates: 40,
@@ -221,5 +221,44 @@ fn under_every_strategy_the_time_of_each_worker_adds_up_and_a_resumed_run_replay
                 .expect("it really happened");
         assert_eq!(trace.updates, rest.trace.updates, "{strategy}");
         assert_eq!(*model.weights().conv, rest.state.weights.conv, "{strategy}");
+    }
+}
+
+/// Machines of which the last is three times as slow as the others, for a paced run.
+fn paced_scenario(strategy: StrategySpec) -> Scenario {
+    let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+    let machine = |mean_s| MachineTimes {
+        forward: affine(mean_s / 3.0),
+        backward: affine(mean_s / 3.0),
+        fc: affine(mean_s / 3.0),
+        law: ServiceLaw::Gamma(25.0),
+    };
+    let groups = strategy.card().grouping.groups_of(4).unwrap_or(4);
+    let timing = Timing::Phases(PhaseTimes {
+        machines: [0.02, 0.02, 0.02, 0.06].map(machine).into(),
+        fc: affine(0.0),
+        fc_law: ServiceLaw::Constant,
+        network: None,
+        update: SimDuration::ZERO,
+    });
+    let mut scenario =
+        Scenario { strategy, timing, updates: 16, ..scenario(4, groups, FcPlacement::Replicated) };
+    scenario.roster.mini_batch = 12;
+    scenario
+}
+
+/// What is predicted is what is executed, under every strategy: a paced run makes its updates from
+/// the gradients of the same versions at nearly the times that the virtual clock gives them.
+#[test]
+fn a_paced_run_takes_the_predicted_time_per_update_under_every_strategy() {
+    for strategy in StrategySpec::typical() {
+        let scenario = paced_scenario(strategy);
+        let predicted =
+            omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
+        let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
+        let time = |trace: &Trace| trace.time_per_update_s().expect("several updates");
+        let ratio = time(&run.trace) / time(&predicted);
+        println!("{strategy}: {ratio:.4}, {} of {} late", run.late_cycles, run.cycles);
+        assert!((ratio - 1.0).abs() < 0.1, "{strategy}: {ratio}");
     }
 }

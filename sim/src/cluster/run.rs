@@ -12,7 +12,7 @@ use crate::ids::MachineId;
 use crate::objective::{InitialModel, Objective, Parameters};
 use crate::protocol::{
     Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, ModelServer, Parcel,
-    Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategyName, UpdateRule,
+    Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategySpec, UpdateRule,
     strategy,
 };
 use crate::rng::Seed;
@@ -25,7 +25,7 @@ pub struct Scenario {
     /// Who takes part.
     pub roster: Roster,
     /// How they synchronise.
-    pub strategy: StrategyName,
+    pub strategy: StrategySpec,
     /// How a gradient changes the model.
     pub rule: UpdateRule,
     /// When things happen.

@@ -4,12 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hardware::{Link, ServiceLaw};
-use crate::ids::{GroupId, MachineId};
+use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::objective::{NoisyQuadratic, Objective};
 use crate::protocol::{
-    Accumulate, Agn, Allotment, AsyncLocal, BackupWorkers, Diloco, Dssp, Easgd, Event, FcPlacement,
-    GradientCoding, KnobValue, Late, LocalOptimizer, LocalSgd, ModelServer, ProtocolError, Roster,
-    Ssp, StepsOfMachines, StrategySpec, UpdateRule,
+    Accumulate, Action, AdaptiveElastic, Adsp, Agn, Allotment, Application, AsyncLocal,
+    BackupWorkers, Blocked, Cycle, Diloco, Dssp, Easgd, Event, FcPlacement, GradientCoding,
+    Hogbatch, KnobValue, Late, LocalOptimizer, LocalSgd, ModelPart, ModelServer, Progress,
+    ProtocolError, Roster, ServerRule, Ssp, Stage, StepsOfMachines, StrategySpec, Term, Update,
+    UpdateRule,
 };
 use crate::rng::Seed;
 use crate::trace::Trace;
@@ -679,4 +681,243 @@ impl Monitor for Scribe {
     fn event(&mut self, time: SimTime, event: Event) {
         self.0.push((time, event));
     }
+}
+
+/// Gradients behind each update of a group, from the numbers of its cycles.
+fn steps_of_updates(trace: &Trace, group: u32) -> Vec<u64> {
+    let own = trace.updates.iter().filter(|record| record.update.cycle.group == GroupId(group));
+    let ends: Vec<u64> = own.map(|record| record.update.cycle.number + 1).collect();
+    std::iter::once(&0).chain(&ends).zip(&ends).map(|(before, after)| after - before).collect()
+}
+
+#[test]
+fn under_adsp_machines_commit_equally_often_and_step_in_proportion_to_their_speed() {
+    let strategy = StrategySpec::Adsp(Adsp { commit_interval_ms: 120.0 });
+    let scenario = on(strategy, &[0.010, 0.020, 0.030], &ServiceLaw::Constant);
+    let trace = times_of(&scenario);
+    for (group, expected) in [(0, 12), (1, 6), (2, 4)] {
+        let steps = steps_of_updates(&trace, group);
+        assert_eq!(steps.len(), 20, "60 commits of three machines");
+        assert!(steps.iter().all(|steps| *steps == expected), "group {group}: {steps:?}");
+    }
+}
+
+#[test]
+fn under_adsp_machines_of_equal_speed_make_equally_many_local_steps_per_commit() {
+    let strategy = StrategySpec::Adsp(Adsp { commit_interval_ms: 55.0 });
+    let trace = times_of(&on(strategy, &[0.010; 4], &ServiceLaw::Constant));
+    let first = steps_of_updates(&trace, 0);
+    for group in 1..4 {
+        assert_eq!(steps_of_updates(&trace, group), first);
+    }
+}
+
+#[test]
+fn hogbatch_with_one_size_for_all_is_async_bit_for_bit() {
+    let means = [0.01, 0.013, 0.03];
+    let kind = Hogbatch { large_machines: 1, small_batch: BATCH, large_batch: BATCH, growth: 1 };
+    let (expected, model) = noisy(&on(StrategySpec::Async, &means, &ServiceLaw::Exponential), 0.5);
+    let hogbatch = on(StrategySpec::Hogbatch(kind), &means, &ServiceLaw::Exponential);
+    let (trace, same) = noisy(&hogbatch, 0.5);
+    assert_eq!(trace.updates, expected.updates);
+    assert_eq!(same.weights().conv, model.weights().conv);
+}
+
+/// A device that is fast on large mini-batches and one that is fast on small ones.
+fn gpu_and_cpu() -> [MachineTimes; 2] {
+    let device = |fixed_s, per_example_s| MachineTimes {
+        backward: Affine { fixed_s, per_example_s },
+        ..machine_times(0.0, &ServiceLaw::Constant)
+    };
+    [device(0.020, 0.0001), device(0.0, 0.002)]
+}
+
+fn hogbatch_on(devices: Vec<MachineTimes>, large_machines: u32, growth: u32) -> Scenario {
+    let kind = Hogbatch { large_machines, small_batch: 4, large_batch: 64, growth };
+    let nothing = vec![0.0; devices.len()];
+    let mut scenario = on(StrategySpec::Hogbatch(kind), &nothing, &ServiceLaw::Constant);
+    if let Timing::Phases(times) = &mut scenario.timing {
+        times.machines = devices;
+    }
+    (scenario.updates, scenario.evaluate_every) = (2000, 1);
+    scenario
+}
+
+#[test]
+fn a_fast_and_a_slow_device_together_learn_sooner_than_either_alone() {
+    let time_to_target = |scenario: &Scenario| {
+        let (trace, _) = noisy(scenario, 0.05);
+        let hit = trace.curve.iter().find(|point| point.evaluation.loss < 0.05);
+        hit.expect("it learns").time
+    };
+    let [gpu, cpu] = gpu_and_cpu();
+    let both = time_to_target(&hogbatch_on(vec![gpu.clone(), cpu.clone()], 1, 1));
+    assert!(both < time_to_target(&hogbatch_on(vec![gpu], 1, 1)));
+    assert!(both < time_to_target(&hogbatch_on(vec![cpu], 0, 1)));
+}
+
+#[test]
+fn adaptive_hogbatch_brings_update_counts_closer_together() {
+    let imbalance = |growth| {
+        let trace = times_of(&hogbatch_on(gpu_and_cpu().into(), 1, growth));
+        let settled = &trace.updates[200..];
+        let of_gpu = settled.iter().filter(|record| record.update.cycle.group == GroupId(0));
+        of_gpu.count().abs_diff(settled.len() / 2)
+    };
+    let (fixed, adaptive) = (imbalance(1), imbalance(2));
+    assert!(adaptive * 5 < fixed, "{adaptive} {fixed}");
+}
+
+#[test]
+fn under_adaptive_elastic_training_all_machines_come_to_make_equally_many_steps() {
+    let kind = AdaptiveElastic { mega_batch: 480, gain: 0.5, least_batch: 2, most_batch: 60 };
+    let nothing = [0.0; 3];
+    let strategy = StrategySpec::AdaptiveElastic(kind);
+    let mut scenario = on(strategy, &nothing, &ServiceLaw::Constant);
+    scenario.roster.mini_batch = 60;
+    if let Timing::Phases(times) = &mut scenario.timing {
+        for (machine, speed) in times.machines.iter_mut().zip([1.0, 2.0, 4.0]) {
+            machine.backward = Affine { fixed_s: 0.0, per_example_s: 0.001 / speed };
+        }
+    }
+    let mut counter = StepCounter::default();
+    let mut strategy =
+        crate::protocol::strategy(strategy, scenario.roster, None).expect("possible");
+    run_strategy(&mut *strategy, &scenario, None, &mut counter).expect("possible");
+    let last_rounds = &counter.steps_of_rounds()[50..];
+    for steps in last_rounds {
+        let (least, most) = (steps.iter().min(), steps.iter().max());
+        let difference = most.expect("three machines") - least.expect("three machines");
+        // The last mini-batch of a round makes a difference of one.
+        assert!(difference <= 1, "{steps:?}");
+    }
+}
+
+#[test]
+fn adaptive_elastic_training_learns_and_uses_every_example_of_a_round() {
+    let kind = AdaptiveElastic { mega_batch: 100, gain: 0.5, least_batch: 1, most_batch: 12 };
+    let strategy = StrategySpec::AdaptiveElastic(kind);
+    let scenario = on(strategy, &[0.01, 0.015, 0.04], &ServiceLaw::Gamma(4.0));
+    let (trace, _) = noisy(&scenario, 0.0);
+    assert_eq!(trace.examples.applied, 100 * scenario.updates);
+    let losses: Vec<f64> = trace.curve.iter().map(|point| point.evaluation.loss).collect();
+    assert!(losses.last() < Some(&(0.1 * losses[0])), "{losses:?}");
+}
+
+/// Counts the local steps of each of three machines between two pushes.
+#[derive(Default)]
+struct StepCounter {
+    steps: [u32; 3],
+    pushed: [Vec<u32>; 3],
+}
+
+impl StepCounter {
+    fn steps_of_rounds(&self) -> Vec<Vec<u32>> {
+        let rounds = self.pushed.iter().map(Vec::len).min().expect("three machines");
+        (0..rounds).map(|round| self.pushed.iter().map(|own| own[round]).collect()).collect()
+    }
+}
+
+impl Monitor for StepCounter {
+    fn evaluated(&mut self, _: &crate::trace::CurvePoint) -> std::ops::ControlFlow<()> {
+        std::ops::ControlFlow::Continue(())
+    }
+    fn event(&mut self, _: SimTime, event: Event) {
+        match event {
+            Event::Computed { machine } => self.steps[machine.index()] += 1,
+            Event::PushArrived { machine } => {
+                let steps = std::mem::take(&mut self.steps[machine.index()]);
+                self.pushed[machine.index()].push(steps);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A strategy of this test only: machines take turns, so that nothing is ever stale.
+#[derive(Debug)]
+struct TakingTurns {
+    roster: Roster,
+    turn: u32,
+    version: ModelVersion,
+}
+
+impl TakingTurns {
+    fn give_turn(&self) -> Action {
+        let machine = MachineId(self.turn % self.roster.conv_machines);
+        Action::SendModel { machine, version: self.version }
+    }
+}
+
+impl crate::protocol::Strategy for TakingTurns {
+    fn handle(
+        &mut self,
+        _now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
+        let share = |machine: MachineId| self.roster.share_of(machine);
+        match event {
+            Event::Started { machine: MachineId(0) } => actions.push(self.give_turn()),
+            Event::ModelArrived { machine } => actions.push(Action::Compute {
+                cycle: Cycle { group: GroupId(0), number: self.version.0 },
+                share: share(machine),
+                stage: Stage::Whole,
+            }),
+            Event::GradientArrived { machine } => {
+                let read = self.version;
+                self.version = read.next();
+                let update = Update {
+                    part: ModelPart::Whole,
+                    cycle: Cycle { group: GroupId(machine.0), number: read.0 },
+                    read,
+                    written: self.version,
+                    staleness: read.since(read),
+                };
+                actions.push(Action::Apply(Application {
+                    update,
+                    terms: vec![Term { machine, weight: 1.0 }],
+                    by: ServerRule::Scaled(1.0),
+                    examples: u64::from(share(machine).size),
+                }));
+                self.turn += 1;
+                actions.push(self.give_turn());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> Vec<Blocked> {
+        Vec::new()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            version: self.version,
+            fc_version: ModelVersion(0),
+            cycles: vec![self.version.0],
+        }
+    }
+}
+
+/// Adding a strategy takes a state machine and nothing else: this one is not in the catalogue.
+#[test]
+fn a_strategy_of_the_tests_own_runs_under_the_driver_and_equals_one_machine() {
+    let scenario = scenario(StrategySpec::Async, 3, machines(&[0.01; 3], &ServiceLaw::Exponential));
+    let alone = on(StrategySpec::Async, &[0.01], &ServiceLaw::Exponential);
+    let objective = |scenario: &Scenario| {
+        NoisyQuadratic::new(vec![1.0, 0.1], vec![0.0; 2], vec![1.0, -1.0], 0.0, scenario.seed)
+            .expect("a possible quadratic")
+    };
+    let (mut first, mut second) = (objective(&scenario), objective(&alone));
+    let start = first.initial();
+    let learning = Learning { objective: &mut first, start: start.clone() };
+    let mut turns = TakingTurns { roster: scenario.roster, turn: 0, version: ModelVersion(0) };
+    let (trace, model) =
+        run_strategy(&mut turns, &scenario, Some(learning), &mut Unmonitored).expect("possible");
+    let learning = Learning { objective: &mut second, start };
+    let (_, same) = run(&alone, Some(learning), &mut Unmonitored).expect("possible");
+    assert!(trace.updates.iter().all(|record| record.update.staleness.0 == 0));
+    assert_eq!(model.weights().conv, same.weights().conv);
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId};
 use crate::protocol::{Cycle, ModelPart, ModelServer, Share, UpdateRule};
+pub use crate::protocol::{Gradient, InitialModel};
 use crate::rng::{Seed, Stream, stream_at};
 pub use crate::workload::ParameterLayout;
 
@@ -24,24 +25,6 @@ pub struct Parameters<'a> {
     pub conv: &'a [f32],
     /// Parameters of the FC phase.
     pub fc: &'a [f32],
-}
-
-/// A gradient of both phases.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
-    /// One entry per conv-phase parameter.
-    pub conv: Vec<f32>,
-    /// One entry per FC-phase parameter.
-    pub fc: Vec<f32>,
-}
-
-/// Parameters of both phases to start from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct InitialModel {
-    /// Parameters of the conv phase.
-    pub conv: Vec<f32>,
-    /// Parameters of the FC phase.
-    pub fc: Vec<f32>,
 }
 
 /// The quality of a model. What does not apply is absent.

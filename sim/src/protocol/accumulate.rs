@@ -85,14 +85,16 @@ impl Kind for Accumulate {
 }
 
 impl Habit for Accumulate {
-    fn pushes(&self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
+    fn pushes(&mut self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps
     }
 
     fn changes(&self) -> Vec<Change> {
         let sum = Change::Sum { weight: 1.0 };
         match self.local_optimizer {
-            LocalOptimizer::On => vec![sum, Change::Step(LocalMomentum::None)],
+            LocalOptimizer::On => {
+                vec![sum, Change::Step { momentum: LocalMomentum::None, rate: 1.0 }]
+            }
             LocalOptimizer::Off => vec![sum],
         }
     }

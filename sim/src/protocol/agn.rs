@@ -55,12 +55,12 @@ impl Kind for Agn {
 }
 
 impl Habit for Agn {
-    fn pushes(&self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
+    fn pushes(&mut self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps
     }
 
     fn changes(&self) -> Vec<Change> {
-        vec![Change::Sum { weight: 1.0 }, Change::Step(LocalMomentum::None)]
+        vec![Change::Sum { weight: 1.0 }, Change::Step { momentum: LocalMomentum::None, rate: 1.0 }]
     }
 
     #[expect(clippy::cast_precision_loss, reason = "the knob ends at 2²⁴")]

@@ -150,12 +150,12 @@ impl Arrivals {
 }
 
 impl Habit for Arrivals {
-    fn pushes(&self, machine: MachineId, steps: u32, _now: SimTime) -> bool {
+    fn pushes(&mut self, machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps_of(machine)
     }
 
     fn changes(&self) -> Vec<Change> {
-        vec![Change::Step(LocalMomentum::Explicit)]
+        vec![Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 }]
     }
 
     fn parcel(&self, _steps: u32) -> Parcel {

@@ -1,6 +1,7 @@
 //! The catalogue of strategies: names, knobs, sources, and how each is set up.
 //!
-//! A strategy is one file, whose knobs implement [`Kind`], and one line in [`catalogue!`] below.
+//! A strategy is one file, whose knobs implement [`Kind`], and one line in the list at the end of
+//! this one.
 
 use std::collections::BTreeMap;
 
@@ -510,6 +511,8 @@ catalogue! {
         LocalSgd(super::local_sgd::LocalSgd),
         /// Local steps and outer gradients with momentum, in rounds.
         Diloco(super::diloco::Diloco),
+        /// Local steps in rounds, on mini-batches that follow the speeds of machines.
+        AdaptiveElastic(super::adaptive_elastic::AdaptiveElastic),
         /// Local steps and outer gradients on arrival.
         AsyncLocal(super::async_local::AsyncLocal),
         /// Local models that a central one holds together.
@@ -518,5 +521,9 @@ catalogue! {
         Agn(super::agn::Agn),
         /// Sums of several gradients.
         Accumulate(super::accumulate::Accumulate),
+        /// Sums of what each machine comes to in equal times.
+        Adsp(super::adsp::Adsp),
+        /// Asynchronous machines with mini-batches of their own sizes.
+        Hogbatch(super::hogbatch::Hogbatch),
     }
 }

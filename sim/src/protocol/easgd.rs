@@ -70,12 +70,12 @@ impl Kind for Easgd {
 }
 
 impl Habit for Easgd {
-    fn pushes(&self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
+    fn pushes(&mut self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps
     }
 
     fn changes(&self) -> Vec<Change> {
-        vec![Change::Step(LocalMomentum::Explicit)]
+        vec![Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 }]
     }
 
     fn parcel(&self, _steps: u32) -> Parcel {

@@ -29,6 +29,8 @@
 //! ```
 
 mod accumulate;
+mod adaptive_elastic;
+mod adsp;
 mod agn;
 mod async_local;
 mod backup_workers;
@@ -38,7 +40,9 @@ mod dssp;
 mod easgd;
 mod gradient_coding;
 mod groups;
+mod hogbatch;
 mod local_sgd;
+mod parameters;
 mod replicas;
 mod rounds;
 mod server;
@@ -48,6 +52,8 @@ mod staleness_aware;
 mod update_rule;
 
 pub use accumulate::{Accumulate, LocalOptimizer};
+pub use adaptive_elastic::AdaptiveElastic;
+pub use adsp::Adsp;
 pub use agn::Agn;
 pub use async_local::{AsyncLocal, StepsOfMachines};
 pub use backup_workers::{BackupWorkers, Late};
@@ -60,15 +66,14 @@ pub use dssp::Dssp;
 pub use easgd::Easgd;
 pub use gradient_coding::{Allotment, GradientCoding};
 pub use groups::{Groups, Pace};
+pub use hogbatch::Hogbatch;
 pub use local_sgd::LocalSgd;
+pub use parameters::{Gradient, InitialModel};
 pub use replicas::Replicas;
 pub use server::{ModelServer, ModelSnapshot};
 pub use ssp::Ssp;
 pub use staleness_aware::StalenessAware;
 pub use update_rule::{OuterRule, UpdateRule};
-
-/// The former name of [`StrategySpec`].
-pub type StrategyName = StrategySpec;
 
 use serde::{Deserialize, Serialize};
 
@@ -307,9 +312,13 @@ pub enum MomentumTurn {
 /// How a machine changes what it holds, by its last gradient g.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// Its local model takes one step of the run's [`UpdateRule`], with or without a velocity of
-    /// its own.
-    Step(LocalMomentum),
+    /// Its local model takes one step of the run's [`UpdateRule`].
+    Step {
+        /// Whether with a velocity of its own.
+        momentum: LocalMomentum,
+        /// Factor on the learning rate.
+        rate: f32,
+    },
     /// s ← s + weight · g for its running sum s, which starts at 0.
     Sum {
         /// The factor.

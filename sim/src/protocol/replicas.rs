@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Change, LocalMomentum, ModelSnapshot, Parcel, UpdateRule};
+use super::{Change, Gradient, LocalMomentum, ModelSnapshot, Parcel, UpdateRule};
 use crate::ids::MachineId;
-use crate::objective::Gradient;
 
 /// What one machine holds.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +79,10 @@ impl Replicas {
     pub fn change(&mut self, machine: MachineId, change: Change, rule: UpdateRule) {
         let replica = &mut self.machines[machine.index()];
         match change {
-            Change::Step(momentum) => replica.step(momentum, rule),
+            Change::Step { momentum, rate } => {
+                let learning_rate = rate * rule.learning_rate;
+                replica.step(momentum, UpdateRule { learning_rate, ..rule });
+            }
             Change::Sum { weight } => replica.add(weight),
         }
     }
@@ -164,13 +166,21 @@ mod tests {
         let rule = UpdateRule { learning_rate: 0.5, explicit_momentum: 0.5, weight_decay: 0.0 };
         let mut replicas = with_model(1.0);
         computes(&mut replicas, 1.0);
-        replicas.change(MACHINE, Change::Step(LocalMomentum::Explicit), rule); // v = −0.5
+        replicas.change(
+            MACHINE,
+            Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 },
+            rule,
+        ); // v = −0.5
         let model = replicas.model(MACHINE).expect("it was sent one").clone();
         assert_eq!((model.conv[0], model.fc[0]), (0.5, -2.0));
         replicas.receive(MACHINE, ModelSnapshot { conv: Arc::new(vec![1.0]), ..model });
-        replicas.change(MACHINE, Change::Step(LocalMomentum::Explicit), rule); // v = −0.75
+        replicas.change(
+            MACHINE,
+            Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 },
+            rule,
+        ); // v = −0.75
         assert_eq!(*replicas.model(MACHINE).expect("it was sent one").conv, vec![0.25]);
-        replicas.change(MACHINE, Change::Step(LocalMomentum::None), rule); // v = −0.5
+        replicas.change(MACHINE, Change::Step { momentum: LocalMomentum::None, rate: 1.0 }, rule); // v = −0.5
         assert_eq!(*replicas.model(MACHINE).expect("it was sent one").conv, vec![-0.25]);
     }
 
@@ -192,7 +202,7 @@ mod tests {
         let rule = UpdateRule { learning_rate: 0.25, explicit_momentum: 0.0, weight_decay: 0.0 };
         let mut replicas = with_model(1.0);
         computes(&mut replicas, 2.0);
-        replicas.change(MACHINE, Change::Step(LocalMomentum::None), rule);
+        replicas.change(MACHINE, Change::Step { momentum: LocalMomentum::None, rate: 1.0 }, rule);
         replicas.pack(MACHINE, Parcel::Difference);
         assert_eq!(replicas.outgoing(MACHINE).conv, vec![0.5]);
         assert_eq!(replicas.outgoing(MACHINE).fc, vec![1.0]);

@@ -72,7 +72,10 @@ impl Rounds {
     }
 
     fn on_computed(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
-        actions.push(Action::Change { machine, change: Change::Step(LocalMomentum::Explicit) });
+        actions.push(Action::Change {
+            machine,
+            change: Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 },
+        });
         if step + 1 < self.steps {
             self.compute(machine, step + 1, actions);
         } else {

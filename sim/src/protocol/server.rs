@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    Application, Exchange, ModelPart, MomentumTurn, Replicas, ServerRule, Share, Term, UpdateRule,
-    mean_of,
+    Application, Exchange, Gradient, InitialModel, ModelPart, MomentumTurn, Replicas, ServerRule,
+    Share, Term, UpdateRule, mean_of,
 };
 use crate::ids::MachineId;
-use crate::objective::{Gradient, InitialModel};
 
 /// A model as it was at one instant; cheap to copy.
 #[derive(Clone, Debug)]

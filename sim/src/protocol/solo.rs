@@ -3,15 +3,23 @@
 
 use super::{
     Action, Application, Blocked, Change, Cycle, Event, Exchange, ModelPart, Parcel, Progress,
-    ProtocolError, Roster, ServerRule, Stage, Strategy, Term, Update,
+    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::{SimDuration, SimTime};
 
 /// How a strategy of machines on their own goes about it.
 pub(super) trait Habit: Send + std::fmt::Debug {
+    /// Told when a machine is there.
+    fn started(&mut self, _machine: MachineId, _now: SimTime) {}
+
+    /// The examples of a machine's next gradient, in place of its usual ones.
+    fn share(&self, usual: Share) -> Share {
+        usual
+    }
+
     /// Whether a machine pushes now, after this many steps on its present model.
-    fn pushes(&self, machine: MachineId, steps: u32, now: SimTime) -> bool;
+    fn pushes(&mut self, machine: MachineId, steps: u32, now: SimTime) -> bool;
 
     /// What each computed gradient changes on the machine.
     fn changes(&self) -> Vec<Change>;
@@ -51,6 +59,8 @@ struct Machine {
     cycle: u64,
     /// Gradients computed since it got its model, and not merged yet.
     steps: u32,
+    /// Examples behind them, and behind the one that it computes.
+    examples: u64,
     /// Version that it read, or with which it exchanged, last.
     read: ModelVersion,
     /// When its present model arrived.
@@ -76,6 +86,7 @@ impl Solo {
             position: Position::Absent,
             cycle: cycle_of(id),
             steps: 0,
+            examples: 0,
             read: version,
             since: SimTime::ZERO,
         };
@@ -89,9 +100,10 @@ impl Solo {
     }
 
     fn compute(&mut self, id: MachineId, actions: &mut Vec<Action>) {
-        let share = self.roster.share_of(id);
+        let share = self.habit.share(self.roster.share_of(id));
         let own = &mut self.machines[id.index()];
         own.position = Position::Steps;
+        own.examples += u64::from(share.size);
         let cycle = Cycle { group: GroupId(id.0), number: own.cycle + u64::from(own.steps) };
         actions.push(Action::Compute { cycle, share, stage: Stage::Local });
     }
@@ -115,7 +127,7 @@ impl Solo {
     fn on_push(&mut self, id: MachineId, actions: &mut Vec<Action>) {
         let own = &mut self.machines[id.index()];
         own.cycle += u64::from(own.steps);
-        let examples = u64::from(own.steps) * u64::from(self.roster.mini_batch);
+        let examples = std::mem::take(&mut own.examples);
         own.steps = 0;
         let update = Update {
             part: ModelPart::Whole,
@@ -159,7 +171,10 @@ impl Strategy for Solo {
             return Err(out_of_place(format!("there are {} machines", self.machines.len())));
         };
         match (event, position) {
-            (Event::Started { .. }, Position::Absent) => self.send_model(id, actions),
+            (Event::Started { .. }, Position::Absent) => {
+                self.habit.started(id, now);
+                self.send_model(id, actions);
+            }
             (Event::ModelArrived { .. }, Position::AwaitsModel) => {
                 self.machines[id.index()].since = now;
                 self.compute(id, actions);
