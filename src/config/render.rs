@@ -12,6 +12,7 @@ use super::run::{
     DataChoice, MachineCount, Pacing, Precision, RunConfig, Start, Target, TimingChoice, WarmStart,
 };
 use super::service::Service;
+use super::strategy;
 
 /// How a rendering names files.
 #[derive(Clone, Copy)]
@@ -150,7 +151,7 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         .with(count_key, machines)
         .with("groups", run.roster.groups)
         .with("fc", fc_word(run.roster.fc))
-        .with("strategy", run.strategy.card().name)
+        .with("strategy", strategy::write(run.strategy))
         .with("explicit_momentum", run.explicit_momentum)
         .with("learning_rate", run.learning_rate)
         .with("weight_decay", run.weight_decay)

@@ -1,7 +1,7 @@
 //! The settings of one run: the top level of an experiment file.
 
 use omnivore_sim::protocol::{
-    FcPlacement, Grouping, ProtocolError, Roster, StrategySpec, UpdateRule,
+    self, FcPlacement, Grouping, ProtocolError, Roster, StrategySpec, UpdateRule,
 };
 use omnivore_sim::rng::Seed;
 
@@ -11,6 +11,7 @@ use super::keys::{self, Section};
 use super::reader::{Bound, Field, Mistakes, Reader};
 use super::service::Service;
 use super::source::Place;
+use super::strategy;
 use super::tree::Value;
 
 /// Most machines of a run: far above any cluster, and low enough to hold one entry for each.
@@ -202,12 +203,12 @@ impl RunConfig {
     /// This run with another number of groups, explicit momentum and learning rate.
     ///
     /// The number of machines stays, or is k times the groups where the file gives
-    /// `machines_per_group`. The strategy stays where it means that number of groups; otherwise it
-    /// becomes [`StrategySpec::Groups`].
+    /// `machines_per_group`. The strategies `sync` and `async` become [`StrategySpec::Groups`] where
+    /// they do not mean that number of groups; others stay what they are.
     ///
     /// # Errors
-    /// [`SettingError`] when the groups do not divide the machines, some machine would have no
-    /// example, or a value is out of its range.
+    /// [`SettingError`] when the groups do not divide the machines or are not what the strategy means,
+    /// some machine would have no example, or a value is out of its range.
     pub fn with(
         &self,
         groups: u32,
@@ -230,10 +231,13 @@ impl RunConfig {
             conv_machines.ok_or(SettingError::TooFewMachines { groups, wanted, available })?;
         let roster = Roster { conv_machines, groups, ..self.roster }.check()?;
         let meant = self.strategy.card().grouping.groups_of(conv_machines);
-        let strategy = match meant {
-            Some(meant) if meant != groups => StrategySpec::Groups,
-            _ => self.strategy,
+        let strategy = match self.strategy {
+            StrategySpec::Sync | StrategySpec::Async if meant != Some(groups) => {
+                StrategySpec::Groups
+            }
+            strategy => strategy,
         };
+        protocol::strategy(strategy, roster, None)?;
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
     }
 }
@@ -340,12 +344,7 @@ fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
 type ClusterSettings = (MachineCount, Roster, StrategySpec);
 
 fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterSettings> {
-    let names = [
-        ("sync", StrategySpec::Sync),
-        ("groups", StrategySpec::Groups),
-        ("async", StrategySpec::Async),
-    ];
-    let strategy = reader.required("strategy").and_then(|field| field.choice(&names));
+    let strategy = reader.required("strategy").and_then(|field| strategy::read(&field));
     let placements = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
     let fc = reader.required("fc").and_then(|field| field.choice(&placements));
     let machines = read_machines(reader);
@@ -373,7 +372,8 @@ fn check_machines(
     let field = machines_field(reader)?;
     match (machines, strategy.card().grouping) {
         (MachineCount::PerGroup(machines @ 2..), Grouping::PerMachine) => {
-            field.refuse(Problem::NotAsync { machines })
+            let strategy = strategy.card().name;
+            field.refuse(Problem::NotAsync { strategy, machines })
         }
         (MachineCount::PerGroup(machines_per_group), _)
             if conv_machines > u64::from(MOST_MACHINES) =>
@@ -386,22 +386,20 @@ fn check_machines(
 }
 
 fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategySpec) -> Option<Roster> {
-    let Roster { conv_machines: machines, groups, .. } = roster;
-    let expected = strategy.card().grouping.groups_of(machines).unwrap_or(groups);
-    let checked = if groups == expected {
-        roster.check()
-    } else {
-        let strategy = strategy.card().name;
-        Err(ProtocolError::FixedGroups { strategy, expected, groups, machines })
-    };
     let groups = || reader.optional("groups").or_else(|| machines_field(reader));
-    let (error, place, other) = match checked {
-        Ok(roster) => return Some(roster),
+    let (error, place, other) = match protocol::strategy(strategy, roster, None) {
+        Ok(_) => return Some(roster),
         Err(error @ ProtocolError::SmallMiniBatch { .. }) => {
             (error, reader.optional("mini_batch")?, groups()?)
         }
         Err(error @ ProtocolError::FixedGroups { .. }) => {
             (error, groups()?, reader.optional("strategy")?)
+        }
+        Err(error @ ProtocolError::MergedFc { .. }) => {
+            (error, reader.optional("fc")?, reader.optional("strategy")?)
+        }
+        Err(error @ ProtocolError::Knobs { .. }) => {
+            (error, reader.optional("strategy")?, machines_field(reader)?)
         }
         Err(error) => (error, groups()?, machines_field(reader)?),
     };
