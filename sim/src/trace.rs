@@ -61,15 +61,23 @@ pub struct Divergence {
     pub reason: String,
 }
 
-/// Examples on their way through a run: processed = applied + unapplied.
+/// Examples on their way through a run: processed = applied + dropped + unapplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExampleCount {
     /// Behind a gradient that was computed.
     pub processed: u64,
     /// Behind a gradient that was applied.
     pub applied: u64,
+    /// Behind a gradient that came too late to be used, or was given up.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub dropped: u64,
     /// Behind a gradient that was in flight when the run ended.
     pub unapplied: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Everything that a run leaves behind except the model.
@@ -223,6 +231,14 @@ impl TimeSheet {
         let free_at = self.entries.last().map_or(self.since, |(_, end, _)| *end);
         assert!(from >= free_at && to >= from, "a machine does one thing at a time");
         self.entries.push((from, to, occupation));
+    }
+
+    /// Ends whatever the machine is at, at an instant.
+    pub fn cut(&mut self, at: SimTime) {
+        self.entries.retain(|(from, _, _)| *from < at);
+        if let Some((_, to, _)) = self.entries.last_mut() {
+            *to = (*to).min(at);
+        }
     }
 
     /// Adds up the entries of a run that ended at `makespan`; what lies beyond is cut off.

@@ -12,6 +12,7 @@ mod progress;
 mod run_folder;
 mod runs;
 mod setup;
+mod strategies;
 mod validate;
 
 use std::path::PathBuf;
@@ -46,6 +47,12 @@ enum Verb {
     Check(Common),
     /// List the devices of this machine and build, and why others are missing.
     Devices {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the synchronisation strategies with their rules, sources and knobs.
+    Strategies {
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -163,6 +170,10 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         Verb::New { name } => setup::new(&name),
         Verb::Check(common) => setup::check(&common),
         Verb::Devices { json } => setup::devices(if json { Format::Json } else { Format::Text }),
+        Verb::Strategies { json } => {
+            strategies::strategies(if json { Format::Json } else { Format::Text });
+            Ok(())
+        }
         Verb::Calibrate(common) => calibrate::calibrate(&common),
         Verb::Simulate(common) => runs::simulate(&common),
         Verb::Emulate(common) => runs::emulate(&common),

@@ -229,8 +229,12 @@ pub enum Problem {
     #[error(transparent)]
     Protocol(ProtocolError),
     /// Groups of several machines where every group is one machine.
-    #[error("strategy `async` means groups of one machine, but `machines_per_group` is {machines}")]
+    #[error(
+        "strategy `{strategy}` means groups of one machine, but `machines_per_group` is {machines}"
+    )]
     NotAsync {
+        /// The strategy.
+        strategy: &'static str,
         /// Machines per group.
         machines: u32,
     },

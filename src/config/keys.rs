@@ -34,7 +34,11 @@ pub const RUN: Section = Section {
         key("machines_per_group", "1", "k, so that N = k * groups; or give `conv_machines`"),
         key("groups", "4", "g, the compute groups; must divide N"),
         key("fc", "\"merged\"", "or \"replicated\": where the FC layers live"),
-        key("strategy", "\"groups\"", "or \"sync\", \"async\""),
+        key(
+            "strategy",
+            "\"groups\"",
+            "or \"sync\", \"async\", { ssp = { slack = 3 } }, ...: see `omnivore strategies`",
+        ),
         key("explicit_momentum", "0.0", "mu in the update rule, between -1 and 1"),
         key("learning_rate", "0.03", "eta in the update rule, above 0"),
         key("weight_decay", "0.0", "lambda in the update rule, at least 0"),

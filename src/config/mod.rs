@@ -36,6 +36,7 @@ mod render;
 mod run;
 mod service;
 mod source;
+mod strategy;
 mod sweep;
 mod template;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, StrategyName};
+use omnivore_sim::protocol::FcPlacement;
 
 use super::experiment::Experiment;
 use super::files::{FilePath, Input};
@@ -12,6 +12,7 @@ use super::run::{
     DataChoice, MachineCount, Pacing, Precision, RunConfig, Start, Target, TimingChoice, WarmStart,
 };
 use super::service::Service;
+use super::strategy;
 use super::validation::Validation;
 
 /// How a rendering names files.
@@ -153,7 +154,7 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         .with(count_key, machines)
         .with("groups", run.roster.groups)
         .with("fc", fc_word(run.roster.fc))
-        .with("strategy", strategy_word(run.strategy))
+        .with("strategy", strategy::write(run.strategy))
         .with("explicit_momentum", run.explicit_momentum)
         .with("learning_rate", run.learning_rate)
         .with("weight_decay", run.weight_decay)
@@ -217,14 +218,6 @@ fn fc_word(fc: FcPlacement) -> &'static str {
     match fc {
         FcPlacement::Merged => "merged",
         FcPlacement::Replicated => "replicated",
-    }
-}
-
-fn strategy_word(strategy: StrategyName) -> &'static str {
-    match strategy {
-        StrategyName::Sync => "sync",
-        StrategyName::Groups => "groups",
-        StrategyName::Async => "async",
     }
 }
 

@@ -1,7 +1,9 @@
 //! The settings of one run: the top level of an experiment file.
 
 use omnivore_sim::cluster::SlowGroups;
-use omnivore_sim::protocol::{FcPlacement, ProtocolError, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{
+    self, FcPlacement, Grouping, ProtocolError, Roster, StrategySpec, UpdateRule,
+};
 use omnivore_sim::rng::Seed;
 
 use super::error::{Mistake, Problem};
@@ -10,6 +12,7 @@ use super::keys::{self, Section};
 use super::reader::{Bound, Field, Mistakes, Reader};
 use super::service::Service;
 use super::source::Place;
+use super::strategy;
 use super::tree::Value;
 
 /// Most machines of a run: far above any cluster, and low enough to hold one entry for each.
@@ -43,7 +46,7 @@ pub struct RunConfig {
     /// Machines, groups, place of the FC layers and mini-batch, found possible.
     pub roster: Roster,
     /// How the groups synchronise.
-    pub strategy: StrategyName,
+    pub strategy: StrategySpec,
     /// μ in (−1, 1).
     pub explicit_momentum: f64,
     /// η above 0.
@@ -207,12 +210,12 @@ impl RunConfig {
     /// This run with another number of groups, explicit momentum and learning rate.
     ///
     /// The number of machines stays, or is k times the groups where the file gives
-    /// `machines_per_group`. The strategy stays where it means that number of groups; otherwise it
-    /// becomes [`StrategyName::Groups`].
+    /// `machines_per_group`. The strategies `sync` and `async` become [`StrategySpec::Groups`] where
+    /// they do not mean that number of groups; others stay what they are.
     ///
     /// # Errors
-    /// [`SettingError`] when the groups do not divide the machines, some machine would have no
-    /// example, or a value is out of its range.
+    /// [`SettingError`] when the groups do not divide the machines or are not what the strategy means,
+    /// some machine would have no example, or a value is out of its range.
     pub fn with(
         &self,
         groups: u32,
@@ -234,11 +237,14 @@ impl RunConfig {
         let conv_machines =
             conv_machines.ok_or(SettingError::TooFewMachines { groups, wanted, available })?;
         let roster = Roster { conv_machines, groups, ..self.roster }.check()?;
+        let meant = self.strategy.card().grouping.groups_of(conv_machines);
         let strategy = match self.strategy {
-            StrategyName::Sync if groups == 1 => StrategyName::Sync,
-            StrategyName::Async if groups == conv_machines => StrategyName::Async,
-            _ => StrategyName::Groups,
+            StrategySpec::Sync | StrategySpec::Async if meant != Some(groups) => {
+                StrategySpec::Groups
+            }
+            strategy => strategy,
         };
+        protocol::strategy(strategy, roster, None)?;
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
     }
 }
@@ -349,15 +355,10 @@ fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
     Some(if is_usual { DataChoice::FashionMnist(None) } else { DataChoice::FashionMnistSubset })
 }
 
-type ClusterSettings = (MachineCount, Roster, StrategyName);
+type ClusterSettings = (MachineCount, Roster, StrategySpec);
 
 fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterSettings> {
-    let names = [
-        ("sync", StrategyName::Sync),
-        ("groups", StrategyName::Groups),
-        ("async", StrategyName::Async),
-    ];
-    let strategy = reader.required("strategy").and_then(|field| field.choice(&names));
+    let strategy = reader.required("strategy").and_then(|field| strategy::read(&field));
     let placements = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
     let fc = reader.required("fc").and_then(|field| field.choice(&placements));
     let machines = read_machines(reader);
@@ -379,13 +380,14 @@ fn read_cluster(reader: &Reader<'_>, mini_batch: Option<u32>) -> Option<ClusterS
 fn check_machines(
     reader: &Reader<'_>,
     machines: MachineCount,
-    strategy: StrategyName,
+    strategy: StrategySpec,
     (conv_machines, groups): (u64, u32),
 ) -> Option<u32> {
     let field = machines_field(reader)?;
-    match (machines, strategy) {
-        (MachineCount::PerGroup(machines @ 2..), StrategyName::Async) => {
-            field.refuse(Problem::NotAsync { machines })
+    match (machines, strategy.card().grouping) {
+        (MachineCount::PerGroup(machines @ 2..), Grouping::PerMachine) => {
+            let strategy = strategy.card().name;
+            field.refuse(Problem::NotAsync { strategy, machines })
         }
         (MachineCount::PerGroup(machines_per_group), _)
             if conv_machines > u64::from(MOST_MACHINES) =>
@@ -397,26 +399,21 @@ fn check_machines(
     }
 }
 
-fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategyName) -> Option<Roster> {
-    let Roster { conv_machines: machines, groups, .. } = roster;
-    let expected = match strategy {
-        StrategyName::Sync => 1,
-        StrategyName::Async => machines,
-        StrategyName::Groups => groups,
-    };
-    let checked = if groups == expected {
-        roster.check()
-    } else {
-        Err(ProtocolError::FixedGroups { strategy, expected, groups, machines })
-    };
+fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategySpec) -> Option<Roster> {
     let groups = || reader.optional("groups").or_else(|| machines_field(reader));
-    let (error, place, other) = match checked {
-        Ok(roster) => return Some(roster),
+    let (error, place, other) = match protocol::strategy(strategy, roster, None) {
+        Ok(_) => return Some(roster),
         Err(error @ ProtocolError::SmallMiniBatch { .. }) => {
             (error, reader.optional("mini_batch")?, groups()?)
         }
         Err(error @ ProtocolError::FixedGroups { .. }) => {
             (error, groups()?, reader.optional("strategy")?)
+        }
+        Err(error @ ProtocolError::MergedFc { .. }) => {
+            (error, reader.optional("fc")?, reader.optional("strategy")?)
+        }
+        Err(error @ ProtocolError::Knobs { .. }) => {
+            (error, reader.optional("strategy")?, machines_field(reader)?)
         }
         Err(error) => (error, groups()?, machines_field(reader)?),
     };
@@ -426,11 +423,11 @@ fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategyName) -> 
 }
 
 /// N and g, as far as strategy and machines fix them; `None` when the file must give g.
-fn size(machines: MachineCount, strategy: StrategyName, groups: Option<u32>) -> Option<(u64, u32)> {
-    let groups = match (strategy, machines, groups) {
+fn size(machines: MachineCount, strategy: StrategySpec, groups: Option<u32>) -> Option<(u64, u32)> {
+    let groups = match (strategy.card().grouping, machines, groups) {
         (_, _, Some(groups)) => groups,
-        (StrategyName::Sync, _, None) => 1,
-        (StrategyName::Async, MachineCount::ConvMachines(machines), None) => machines,
+        (Grouping::One, _, None) => 1,
+        (Grouping::PerMachine, MachineCount::ConvMachines(machines), None) => machines,
         (_, _, None) => return None,
     };
     let conv_machines = match machines {

@@ -169,7 +169,15 @@ pub fn backward_weights(
     if let Some(gradient) = &bias_gradient {
         shape.check_len("bias gradient", gradient.len(), shape.sizes().filters)?;
     }
-    match lowering.method(shape)? {
+    let method = lowering.method(shape)?;
+    if let Some(gradient) = bias_gradient {
+        let engine = match method {
+            Method::Winograd(engine) | Method::Packed(engine) => Some(engine),
+            Method::Lowered(_) => None,
+        };
+        sum_planes(engine, shape, output_gradient, gradient);
+    }
+    match method {
         Method::Winograd(engine) => {
             winograd::backward_weights(engine, shape, input, output_gradient, weight_gradient);
         }
@@ -180,17 +188,16 @@ pub fn backward_weights(
             lowered.backward_weights(input, output_gradient, weight_gradient);
         }
     }
-    if let Some(gradient) = bias_gradient {
-        sum_planes(shape, output_gradient, gradient);
-    }
     Ok(())
 }
 
-/// Lanes of a plane's sum; the compiler turns them into vectors.
-const SUM_LANES: usize = 32;
-
 /// Sums the planes of each filter over the mini-batch.
-fn sum_planes(shape: &ConvolutionShape, output_gradient: &[f32], sums: &mut [f32]) {
+fn sum_planes(
+    engine: Option<Engine>,
+    shape: &ConvolutionShape,
+    output_gradient: &[f32],
+    sums: &mut [f32],
+) {
     let (filters, pixels) = (shape.sizes().filters, shape.output_pixels());
     let units = Units {
         count: filters,
@@ -199,19 +206,12 @@ fn sum_planes(shape: &ConvolutionShape, output_gradient: &[f32], sums: &mut [f32
     };
     units.run(sums, |filter, sum| {
         let planes = output_gradient.chunks_exact(pixels).skip(filter).step_by(filters);
-        let total: f64 = planes.map(|plane| f64::from(sum_plane(plane))).sum();
+        let plane_sum = |plane: &[f32]| match engine {
+            Some(engine) => engine.sum(plane),
+            None => plane.iter().sum(),
+        };
+        let total: f64 = planes.map(|plane| f64::from(plane_sum(plane))).sum();
         #[expect(clippy::cast_possible_truncation, reason = "the sum is rounded once, at the end")]
         sum.fill(total as f32);
     });
-}
-
-fn sum_plane(plane: &[f32]) -> f32 {
-    let (blocks, rest) = plane.as_chunks::<SUM_LANES>();
-    let mut sums = [0.0; SUM_LANES];
-    for block in blocks {
-        for (sum, value) in sums.iter_mut().zip(block) {
-            *sum += value;
-        }
-    }
-    sums.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }

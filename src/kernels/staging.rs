@@ -137,13 +137,32 @@ impl Planar {
             stage.fill(0.0);
         }
         let plane_len = window.height * window.width;
+        let rows = window.staged_rows().saturating_sub(window.padding_height).min(window.height);
         for (plane, source) in planes.chunks_exact(plane_len).enumerate() {
-            let rows = window.padding_height..window.staged_rows();
-            for (row, source) in rows.zip(source.chunks_exact(window.width)) {
-                let target = &mut stage[plane * self.plane_len() + row * self.row_pitch()..];
-                self.stage_row(engine, source, target);
+            let start = plane * self.plane_len() + window.padding_height * self.row_pitch();
+            if rows > 0 && !self.stage_phases(engine, source, &mut stage[start..], rows) {
+                for (row, source) in source.chunks_exact(window.width).take(rows).enumerate() {
+                    self.stage_row(engine, source, &mut stage[start + row * self.row_pitch()..]);
+                }
             }
         }
+    }
+
+    /// Copies the rows of a plane phase by phase, for strides whose steps the engine knows.
+    fn stage_phases(
+        &self,
+        engine: Engine,
+        source: &[f32],
+        target: &mut [f32],
+        rows: usize,
+    ) -> bool {
+        (0..self.window.stride).all(|phase| {
+            let (first, count, start) = self.phase(phase);
+            let target = &mut target[phase * self.phase_pitch + first..];
+            let (source, target) = (&source[start.min(source.len())..], (target, self.row_pitch()));
+            let extent = (rows, count);
+            engine.copy_rows((source, self.window.width), target, extent, self.window.stride)
+        })
     }
 
     /// Whether the stage has places without a pixel.
@@ -156,13 +175,6 @@ impl Planar {
 
     fn stage_row(&self, engine: Engine, source: &[f32], target: &mut [f32]) {
         let (stride, padding) = (self.window.stride, self.window.padding_width);
-        if stride == 1 {
-            let used = source.len().min(self.phase_pitch.saturating_sub(padding));
-            if used > 0 {
-                copy(&source[..used], &mut target[padding..][..used]);
-            }
-            return;
-        }
         // From the first pixel of phase 0 on, the row is a matrix with a column per phase.
         let head = (padding.next_multiple_of(stride) - padding).min(source.len());
         let place = (padding + head) / stride;
@@ -218,27 +230,6 @@ impl Planar {
                 }
             }
         }
-    }
-}
-
-/// Copies a short row without the cost of a call.
-fn copy(source: &[f32], target: &mut [f32]) {
-    const BLOCK: usize = 8;
-    let Some(last) = source.len().checked_sub(BLOCK) else {
-        for (target, source) in target.iter_mut().zip(source) {
-            *target = *source;
-        }
-        return;
-    };
-    let blocks = target.as_chunks_mut::<BLOCK>().0.iter_mut().zip(source.as_chunks::<BLOCK>().0);
-    for (target, source) in blocks {
-        *target = *source;
-    }
-    // The last block overlaps the one before instead of ending in single floats.
-    if let (Some(target), Some(source)) =
-        (target[last..].first_chunk_mut::<BLOCK>(), source[last..].first_chunk::<BLOCK>())
-    {
-        *target = *source;
     }
 }
 

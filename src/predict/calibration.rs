@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimDuration;
@@ -197,7 +197,7 @@ fn calibration_run(
             fc: FcPlacement::Merged,
             mini_batch: run.roster.mini_batch,
         },
-        strategy: StrategyName::Sync,
+        strategy: StrategySpec::Sync,
         rule,
         // Only updates count here; the machine's times are measured apart.
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },

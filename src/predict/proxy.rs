@@ -5,7 +5,7 @@ use std::sync::Arc;
 use omnivore_sim::cluster::{Learning, Scenario, Timing, Unmonitored, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::{InitialModel, ProxyData, ProxyNetwork, synchronous_start};
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{StalenessSummary, Trace, smoothed};
 use omnivore_sim::units::SimDuration;
@@ -235,7 +235,7 @@ fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
     let whole = |updates: f64| updates as u64;
     Scenario {
         roster: Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Merged, mini_batch },
-        strategy: StrategyName::Sync,
+        strategy: StrategySpec::Sync,
         rule: run.rule,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates: whole(evaluations.last().copied().unwrap_or(0.0)),

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use omnivore_sim::analytic::{AnalyticError, largest_stable_step};
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::units::SimDuration;
 
@@ -70,7 +70,7 @@ pub fn effective_curvature(
 ) -> Result<Option<f64>, String> {
     let scenario = Scenario {
         roster: Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Merged, mini_batch },
-        strategy: StrategyName::Sync,
+        strategy: StrategySpec::Sync,
         rule: UpdateRule { learning_rate: 1.0, explicit_momentum: 0.0, weight_decay: 0.0 },
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::units::SimDuration;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn rule(learning_rate: f32, explicit_momentum: f32) -> UpdateRule {
 fn scenario(groups: u32, rule: UpdateRule) -> Scenario {
     Scenario {
         roster: Roster { conv_machines: groups, groups, fc: FcPlacement::Merged, mini_batch: 32 },
-        strategy: StrategyName::Groups,
+        strategy: StrategySpec::Groups,
         rule,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(10),

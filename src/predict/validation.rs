@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 
 use omnivore_sim::analytic::{self, largest_stable_step};
 use omnivore_sim::cluster::{Scenario, Timing};
-use omnivore_sim::protocol::{Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{Roster, StrategySpec, UpdateRule};
 
 use super::curve::{Crossing, Curve};
 use super::proxy::{Prediction, Predictor};
@@ -150,7 +150,7 @@ fn equivalent_synchronous(scenario: &Scenario) -> Scenario {
     Scenario {
         rule,
         roster: Roster { groups: 1, conv_machines: 1, ..scenario.roster },
-        strategy: StrategyName::Sync,
+        strategy: StrategySpec::Sync,
         timing: Timing::WholeCycle {
             mean: omnivore_sim::units::SimDuration::from_millis(1),
             law: omnivore_sim::hardware::ServiceLaw::Constant,

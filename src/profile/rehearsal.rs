@@ -7,8 +7,9 @@ use omnivore_sim::ids::{GroupId, MachineId};
 use omnivore_sim::objective::Gradient;
 use omnivore_sim::protocol::{
     Action, Cycle, Event, ModelPart, ModelServer, ModelSnapshot, Roster, Share, Stage, Strategy,
-    StrategyName, Update, strategy,
+    StrategySpec, Update, strategy,
 };
+use omnivore_sim::units::SimTime;
 
 use super::ProfileError;
 use super::crew::{Activations, Crew, Outcome, Product, Task};
@@ -82,7 +83,7 @@ impl<'a> Rehearsal<'a> {
             roster,
             crew,
             server,
-            strategy: strategy(StrategyName::Groups, roster, None)?,
+            strategy: strategy(StrategySpec::Groups, roster, None)?,
             first_cycle,
             replicas: roster.machine_ids().map(|_| Replica::default()).collect(),
             groups: roster.group_ids().map(|_| idle).collect(),
@@ -113,7 +114,8 @@ impl<'a> Rehearsal<'a> {
 
     fn tell(&mut self, event: Event, tally: &mut Tally) -> Result<(), ProfileError> {
         let mut actions = Vec::new();
-        self.strategy.handle(event, &mut actions)?;
+        // Compute groups take no notice of the time.
+        self.strategy.handle(SimTime::ZERO, event, &mut actions)?;
         for action in actions {
             match action {
                 Action::SendModel { machine, .. } => {
@@ -122,7 +124,8 @@ impl<'a> Rehearsal<'a> {
                 }
                 Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage),
                 Action::ServeFc { cycle } => self.serve_fc(cycle),
-                Action::Apply(update) => self.apply(update, tally),
+                Action::Apply(application) => self.apply(application.update, tally),
+                other => unreachable!("compute groups do not ask for {other:?}"),
             }
         }
         Ok(())
@@ -145,6 +148,7 @@ impl<'a> Rehearsal<'a> {
                 let activation_gradient = std::mem::take(&mut replica.activation_gradient);
                 Task::Backward { activation_gradient }
             }
+            Stage::Local => unreachable!("compute groups take no local steps"),
         };
         let now = Instant::now();
         replica.asked = Some(now);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use omnivore_sim::cluster::{Scenario, Timing, Unmonitored, run};
 use omnivore_sim::ids::MachineId;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::{Seed, Stream, stream};
 use omnivore_sim::workload::NetworkSpec;
 use proptest::prelude::*;
@@ -250,7 +250,7 @@ fn predicted_s(profile: &Profile, roster: Roster, jitter: Jitter) -> f64 {
     let times = profile.phase_times(&roster, jitter).expect("the roster that was measured");
     let scenario = Scenario {
         roster,
-        strategy: StrategyName::Groups,
+        strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         timing: Timing::Phases(times),
         updates: 4000,

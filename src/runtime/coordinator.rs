@@ -7,10 +7,10 @@ use omnivore_sim::cluster::{
     Clockwork, Passage, Record, RunEnd, Scenario, Witness, answer_to, message_sizes,
 };
 use omnivore_sim::ids::{GroupId, MachineId};
-use omnivore_sim::objective::{Gradient, InitialModel, Objective, Parameters};
+use omnivore_sim::objective::{InitialModel, Objective, Parameters};
 use omnivore_sim::protocol::{
-    Action, Cycle, Event, ModelPart, ModelServer, ModelSnapshot, Progress, Share, Stage, Strategy,
-    Update, strategy,
+    Action, Application, Cycle, Event, Exchange, ModelPart, ModelServer, ModelSnapshot, Progress,
+    Replicas, Share, Stage, Strategy, strategy,
 };
 use omnivore_sim::trace::Trace;
 use omnivore_sim::units::{Bytes, SimTime};
@@ -89,7 +89,7 @@ pub fn train(
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
     for machine in coordinator.scenario.roster.machine_ids() {
-        coordinator.expect_event(Event::Started { machine }, coordinator.now);
+        coordinator.expect_message(Event::Started { machine }, coordinator.now);
     }
     let mut end = coordinator.after_update(monitor)?;
     while end.is_none() {
@@ -103,17 +103,23 @@ struct Expected {
     event: Event,
     asked: SimTime,
     passage: Passage,
-    work: Option<(Share, Stage)>,
+    work: Option<Work>,
     done_at: Option<SimTime>,
 }
 
-/// What the coordinator knows of a machine.
+/// What a conv machine computes.
+#[derive(Clone, Copy)]
+struct Work {
+    cycle: Cycle,
+    share: Share,
+    stage: Stage,
+}
+
+/// What is on its way between a machine and the FC server.
 #[derive(Default)]
-struct Replica {
-    model: Option<ModelSnapshot>,
+struct FcExchange {
     activations: Option<Activations>,
     activation_gradient: Option<Vec<f32>>,
-    gradient: Gradient,
 }
 
 struct Coordinator<'a> {
@@ -126,7 +132,8 @@ struct Coordinator<'a> {
     server: ModelServer,
     witness: Witness,
     records: Vec<Record>,
-    replicas: Vec<Replica>,
+    replicas: Replicas,
+    fc_exchanges: Vec<FcExchange>,
     expected: BTreeMap<(SimTime, u64), Expected>,
     /// Where a ticket's event stands in `expected`.
     prescribed: BTreeMap<u64, SimTime>,
@@ -174,7 +181,8 @@ impl<'a> Coordinator<'a> {
             server,
             witness,
             records,
-            replicas: (0..n_machines).map(|_| Replica::default()).collect(),
+            replicas: Replicas::new(scenario.roster.conv_machines),
+            fc_exchanges: (0..n_machines).map(|_| FcExchange::default()).collect(),
             expected: BTreeMap::new(),
             prescribed: BTreeMap::new(),
             tickets: 0,
@@ -187,26 +195,23 @@ impl<'a> Coordinator<'a> {
         })
     }
 
-    /// Notes an event that needs nothing but its time to come.
-    fn expect_event(&mut self, event: Event, at: SimTime) {
-        let passage = Passage { begins: self.now, computed: at, arrives: at };
-        let ticket = self.expect_product(event, passage, None);
-        self.prescribed.remove(&ticket);
-        if let Some(expected) = self.expected.get_mut(&(at, ticket)) {
-            expected.done_at = Some(at);
-        }
+    /// Notes the arrival of a message, or of anything else that nobody computes for.
+    fn expect_message(&mut self, event: Event, arrives: SimTime) {
+        let passage = Passage { begins: self.now, computed: arrives, arrives };
+        self.expect_event(event, passage, None, Some(arrives));
     }
 
-    /// Notes an event that waits for the product of a request; returns the request's number.
-    fn expect_product(
+    /// Notes an event to come, which also waits for a product unless it is done already.
+    fn expect_event(
         &mut self,
         event: Event,
         passage: Passage,
-        work: Option<(Share, Stage)>,
+        work: Option<Work>,
+        done_at: Option<SimTime>,
     ) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
-        let expected = Expected { event, asked: self.now, passage, work, done_at: None };
+        let expected = Expected { event, asked: self.now, passage, work, done_at };
         self.expected.insert((passage.arrives, ticket), expected);
         self.prescribed.insert(ticket, passage.arrives);
         ticket
@@ -243,26 +248,30 @@ impl<'a> Coordinator<'a> {
 
     /// Takes in a product. A loss that is no number ends the run.
     fn receive(&mut self, message: Message) -> Result<Option<RunEnd>, RuntimeError> {
-        let Message { ticket, done_at, product } = message;
-        let arrives = self.prescribed.remove(&ticket).expect("every product answers a request");
+        let Message { ticket, worker, done_at, product } = message;
+        let Some(arrives) = self.prescribed.remove(&ticket) else {
+            // The machine was told to stop; a thread cannot, so its product is ignored.
+            return match product {
+                Product::Failed(reason) => Err(RuntimeError::WorkerFailed { who: worker, reason }),
+                _ => Ok(None),
+            };
+        };
         let expected = self.expected.get_mut(&(arrives, ticket)).expect("a request has its event");
         let done_at = self.clock.at(done_at);
         expected.done_at = Some(done_at);
-        let who = match expected.work {
-            Some((share, _)) => share.machine.to_string(),
-            None => "the FC server".to_owned(),
-        };
-        let machine = expected.work.map(|(share, _)| share.machine);
+        let machine = expected.work.map(|work| work.share.machine);
         let losses = match product {
-            Product::Failed(reason) => return Err(RuntimeError::WorkerFailed { who, reason }),
+            Product::Failed(reason) => {
+                return Err(RuntimeError::WorkerFailed { who: worker, reason });
+            }
             Product::Activations(activations) => {
                 let machine = activations.share.machine;
-                self.replicas[machine.index()].activations = Some(activations);
+                self.fc_exchanges[machine.index()].activations = Some(activations);
                 Vec::new()
             }
             Product::Gradient { gradient, loss } => {
                 let machine = machine.expect("a conv machine computes gradients");
-                let own = &mut self.replicas[machine.index()].gradient;
+                let own = self.replicas.outgoing_mut(machine);
                 own.conv = gradient.conv;
                 if let Some(fc) = gradient.fc {
                     own.fc = fc;
@@ -285,9 +294,9 @@ impl<'a> Coordinator<'a> {
         shares
             .zip(passes)
             .map(|(share, pass)| {
-                let replica = &mut self.replicas[share.machine.index()];
-                replica.gradient.fc = pass.gradient;
-                replica.activation_gradient = Some(pass.activation_gradient);
+                self.replicas.outgoing_mut(share.machine).fc = pass.gradient;
+                self.fc_exchanges[share.machine.index()].activation_gradient =
+                    Some(pass.activation_gradient);
                 (share.machine, pass.loss)
             })
             .collect()
@@ -315,7 +324,7 @@ impl<'a> Coordinator<'a> {
             record.events.push((self.now, event));
         }
         let mut actions = Vec::new();
-        self.strategy.handle(event, &mut actions)?;
+        self.strategy.handle(self.now, event, &mut actions)?;
         for action in actions {
             if let Some(end) = self.carry_out(action, monitor)? {
                 return Ok(Some(end));
@@ -328,11 +337,11 @@ impl<'a> Coordinator<'a> {
     fn note(&mut self, expected: &Expected, done_at: SimTime) {
         let Expected { event, asked, passage, work, .. } = expected;
         match (event, work) {
-            (Event::ModelArrived { machine }, _) => {
+            (Event::ModelArrived { machine } | Event::PushArrived { machine }, _) => {
                 let size = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
-                self.witness.model_sent(*machine, *asked, self.now, size);
+                self.witness.message(*machine, *asked, self.now, size);
             }
-            (_, Some((share, stage))) => {
+            (_, Some(Work { cycle, share, stage })) => {
                 let computed = passage.computed.max(done_at).min(self.now);
                 let begins = passage.begins.min(computed);
                 let passage = Passage { begins, computed, arrives: self.now };
@@ -341,20 +350,20 @@ impl<'a> Coordinator<'a> {
                     .as_ref()
                     .map_or((Bytes(0), Bytes(0)), |c| message_sizes(c, *share, *stage));
                 self.witness.computed(*share, *stage, *asked, passage, sizes);
-                self.note_lateness(self.scenario.roster.group_of(share.machine), expected, done_at);
+                self.note_lateness(*cycle, expected, done_at);
             }
             (Event::FcServed { group }, None) => {
                 self.witness.fc_served(*asked, self.now);
-                self.note_lateness(*group, expected, done_at);
+                let number = self.strategy.progress().cycles[group.index()];
+                self.note_lateness(Cycle { group: *group, number }, expected, done_at);
             }
             _ => {}
         }
     }
 
-    fn note_lateness(&mut self, group: GroupId, expected: &Expected, done_at: SimTime) {
+    fn note_lateness(&mut self, cycle: Cycle, expected: &Expected, done_at: SimTime) {
         if self.clockwork.is_some() && done_at > expected.passage.computed {
-            let number = self.strategy.progress().cycles[group.index()];
-            self.late.insert(Cycle { group, number });
+            self.late.insert(cycle);
         }
     }
 
@@ -364,27 +373,71 @@ impl<'a> Coordinator<'a> {
         monitor: &mut dyn TrainMonitor,
     ) -> Result<Option<RunEnd>, RuntimeError> {
         match action {
-            Action::SendModel { machine, .. } => self.send_model(machine),
-            Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
+            Action::SendModel { machine, .. } => {
+                self.replicas.receive(machine, self.server.snapshot());
+                self.send_model(machine);
+            }
+            Action::ReturnModel { machine } => self.send_model(machine),
+            Action::Compute { cycle, share, stage } => {
+                self.compute(Work { cycle, share, stage })?;
+            }
             Action::ServeFc { cycle } => self.serve_fc(cycle)?,
-            Action::Apply(update) => {
-                self.apply(update);
-                if update.part != ModelPart::Fc {
+            Action::Apply(application) => {
+                self.apply(&application);
+                if application.update.part != ModelPart::Fc {
                     return self.after_update(monitor);
                 }
             }
+            Action::Exchange(exchange) => {
+                self.exchange(&exchange);
+                return self.after_update(monitor);
+            }
+            Action::Change { machine, change } => {
+                self.replicas.change(machine, change, self.scenario.rule);
+            }
+            Action::Push { machine, parcel } => {
+                self.replicas.pack(machine, parcel);
+                let now = self.now;
+                let arrives = self.clockwork.as_mut().map_or(now, |c| c.push_arrival(now));
+                self.expect_message(Event::PushArrived { machine }, arrives);
+            }
+            Action::Cancel { machine } => self.cancel(machine),
+            Action::Drop { share } => self.witness.dropped(share),
         }
         Ok(None)
     }
 
     fn send_model(&mut self, machine: MachineId) {
-        self.replicas[machine.index()].model = Some(self.server.snapshot());
         let now = self.now;
         let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
-        self.expect_event(Event::ModelArrived { machine }, arrives);
+        self.expect_message(Event::ModelArrived { machine }, arrives);
     }
 
-    fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RuntimeError> {
+    /// Expects nothing more of what a machine is at, and enters what it did of it by now.
+    fn cancel(&mut self, machine: MachineId) {
+        let own = |(_, expected): &(_, &Expected)| expected.event.machine() == Some(machine);
+        let key = self.expected.iter().find(own).map(|(key, _)| *key);
+        if let Some((key, expected)) = key.and_then(|key| Some((key, self.expected.remove(&key)?)))
+        {
+            self.prescribed.remove(&key.1);
+            let until = expected.done_at.unwrap_or(self.now).min(self.now).max(expected.asked);
+            let passage = Passage { begins: expected.asked, computed: until, arrives: until };
+            match expected.work {
+                Some(Work { share, stage, .. }) => {
+                    let nothing = (Bytes(0), Bytes(0));
+                    self.witness.computed(share, stage, expected.asked, passage, nothing);
+                }
+                None => {
+                    let size = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
+                    self.witness.message(machine, expected.asked, expected.passage.arrives, size);
+                }
+            }
+        }
+        self.witness.cancelled(machine, self.now);
+    }
+
+    fn compute(&mut self, work: Work) -> Result<(), RuntimeError> {
+        let Work { cycle, share, stage } = work;
         let (now, machine) = (self.now, share.machine);
         let passage = match &mut self.clockwork {
             Some(clockwork) => clockwork.stage(now, cycle, share, stage)?,
@@ -394,14 +447,14 @@ impl<'a> Coordinator<'a> {
             self.witness.processed(share);
         }
         let event = answer_to(machine, stage);
-        let ticket = self.expect_product(event, passage, Some((share, stage)));
-        let replica = &mut self.replicas[machine.index()];
-        let model = || replica.model.clone().expect("a machine computes on a model it holds");
+        let ticket = self.expect_event(event, passage, Some(work), None);
+        let model = self.replicas.model(machine).cloned();
+        let model = || model.expect("a machine computes on a model it holds");
         let task = match stage {
             Stage::Forward => Task::Forward { model: model(), cycle, share },
-            Stage::Whole => Task::Whole { model: model(), cycle, share },
+            Stage::Whole | Stage::Local => Task::Whole { model: model(), cycle, share },
             Stage::Backward => Task::Backward {
-                activation_gradient: replica
+                activation_gradient: self.fc_exchanges[machine.index()]
                     .activation_gradient
                     .take()
                     .expect("the FC phase came before the conv phase's backward pass"),
@@ -418,14 +471,14 @@ impl<'a> Coordinator<'a> {
         };
         let passage = Passage { begins: self.now, computed: until, arrives: until };
         let event = Event::FcServed { group: cycle.group };
-        let ticket = self.expect_product(event, passage, None);
+        let ticket = self.expect_event(event, passage, None, None);
         let activations = self
             .scenario
             .roster
             .shares(cycle.group)
             .map(|share| {
-                let replica = &mut self.replicas[share.machine.index()];
-                replica.activations.take().expect("all activations have arrived")
+                let exchange = &mut self.fc_exchanges[share.machine.index()];
+                exchange.activations.take().expect("all activations have arrived")
             })
             .collect();
         let fc = self.server.snapshot().fc;
@@ -433,20 +486,25 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    fn apply(&mut self, update: Update) {
-        if let (Some(clockwork), true) = (&mut self.clockwork, update.part != ModelPart::Fc) {
+    fn apply(&mut self, application: &Application) {
+        let Application { update, examples, .. } = application;
+        if update.part != ModelPart::Fc {
+            self.occupy_model_server();
+        }
+        self.witness.applied(self.now, *update, *examples);
+        self.server.apply_sum(application, &mut self.replicas);
+    }
+
+    fn exchange(&mut self, exchange: &Exchange) {
+        self.occupy_model_server();
+        self.witness.applied(self.now, exchange.update, exchange.examples);
+        self.server.exchange(exchange, &mut self.replicas);
+    }
+
+    fn occupy_model_server(&mut self) {
+        if let Some(clockwork) = &mut self.clockwork {
             clockwork.update(self.now);
         }
-        self.witness.applied(self.now, update);
-        let shares = self.scenario.roster.shares(update.cycle.group);
-        if update.part != ModelPart::Fc {
-            for share in shares.clone() {
-                self.replicas[share.machine.index()].model = None;
-            }
-        }
-        let replicas = &self.replicas;
-        self.server
-            .apply_shares(update.part, shares, |machine| &replicas[machine.index()].gradient);
     }
 
     /// Sets the model aside for evaluation where one is due, and looks whether the run is over.
@@ -526,7 +584,7 @@ impl<'a> Coordinator<'a> {
         let trace = self.witness.clone().close(self.now, end);
         let state = self.state(trace.clone());
         let late_cycles = self.late.len() as u64;
-        let cycles = trace.updates.len() as u64;
+        let cycles = state.progress.cycles.iter().sum();
         Ok(TrainOutcome { trace, state, interrupted, late_cycles, cycles })
     }
 }

@@ -7,9 +7,9 @@ use omnivore_sim::cluster::{Affine, Learning, MachineTimes, PhaseTimes, Scenario
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::Objective;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
-use omnivore_sim::trace::CurvePoint;
+use omnivore_sim::trace::{CurvePoint, Trace};
 use omnivore_sim::units::{SimDuration, SimTime};
 use omnivore_sim::workload::NetworkSpec;
 
@@ -41,7 +41,7 @@ fn objective(seed: Seed) -> NetworkObjective {
 fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
     Scenario {
         roster: Roster { conv_machines, groups, fc, mini_batch: 8 },
-        strategy: StrategyName::Groups,
+        strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.01, explicit_momentum: 0.5, weight_decay: 0.001 },
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(4), law: ServiceLaw::Constant },
         updates: 40,
@@ -168,4 +168,97 @@ fn a_paced_run_never_ends_before_the_prescribed_time() {
     let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
     assert!(run.trace.makespan >= predicted.makespan);
     assert!(run.late_cycles <= run.cycles);
+}
+
+/// A scenario of two workers that every strategy can use.
+fn two_workers(strategy: StrategySpec) -> Scenario {
+    let groups = strategy.card().grouping.groups_of(2).unwrap_or(2);
+    Scenario {
+        strategy,
+        updates: 60,
+        // Some strategies add up the gradients of several mini-batches.
+        rule: UpdateRule { learning_rate: 0.005, explicit_momentum: 0.3, weight_decay: 0.001 },
+        ..scenario(2, groups, FcPlacement::Replicated)
+    }
+}
+
+#[test]
+fn under_every_strategy_two_workers_learn_and_their_run_replays_bit_for_bit() {
+    for strategy in StrategySpec::typical() {
+        let scenario = two_workers(strategy);
+        let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+        let losses: Vec<f64> = real.trace.curve.iter().map(|p| p.evaluation.loss).collect();
+        assert!(losses[losses.len() - 1] < 0.8 * losses[0], "{strategy}: {losses:?}");
+        let mut own = objective(scenario.seed);
+        let start = own.initial();
+        let learning = Learning { objective: &mut own, start };
+        let (trace, model) =
+            replay(&scenario, &real.state.records, Some(learning), &mut Unmonitored)
+                .expect("it really happened");
+        assert_eq!(trace.updates, real.trace.updates, "{strategy}");
+        assert_eq!(trace.curve, real.trace.curve, "{strategy}");
+        assert_eq!(trace.examples.dropped, real.trace.examples.dropped, "{strategy}");
+        assert_eq!(*model.weights().conv, real.state.weights.conv, "{strategy}");
+        assert_eq!(*model.weights().fc, real.state.weights.fc, "{strategy}");
+    }
+}
+
+#[test]
+fn under_every_strategy_the_time_of_each_worker_adds_up_and_a_resumed_run_replays() {
+    for strategy in StrategySpec::typical() {
+        let scenario = two_workers(strategy);
+        let first = train_until(&scenario, Pacing::None, None, 11);
+        let rest = train_until(&scenario, Pacing::None, Some(first.state), u64::MAX);
+        for usage in &rest.trace.machines {
+            let total = usage.busy + usage.communicating + usage.waiting;
+            assert_eq!(total, rest.trace.makespan - SimTime::ZERO, "{strategy}");
+        }
+        let mut own = objective(scenario.seed);
+        let start = own.initial();
+        let learning = Learning { objective: &mut own, start };
+        let (trace, model) =
+            replay(&scenario, &rest.state.records, Some(learning), &mut Unmonitored)
+                .expect("it really happened");
+        assert_eq!(trace.updates, rest.trace.updates, "{strategy}");
+        assert_eq!(*model.weights().conv, rest.state.weights.conv, "{strategy}");
+    }
+}
+
+/// Machines of which the last is three times as slow as the others, for a paced run.
+fn paced_scenario(strategy: StrategySpec) -> Scenario {
+    let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+    let machine = |mean_s| MachineTimes {
+        forward: affine(mean_s / 3.0),
+        backward: affine(mean_s / 3.0),
+        fc: affine(mean_s / 3.0),
+        law: ServiceLaw::Gamma(25.0),
+    };
+    let groups = strategy.card().grouping.groups_of(4).unwrap_or(4);
+    let timing = Timing::Phases(PhaseTimes {
+        machines: [0.02, 0.02, 0.02, 0.06].map(machine).into(),
+        fc: affine(0.0),
+        fc_law: ServiceLaw::Constant,
+        network: None,
+        update: SimDuration::ZERO,
+    });
+    let mut scenario =
+        Scenario { strategy, timing, updates: 16, ..scenario(4, groups, FcPlacement::Replicated) };
+    scenario.roster.mini_batch = 12;
+    scenario
+}
+
+/// What is predicted is what is executed, under every strategy: a paced run makes its updates from
+/// the gradients of the same versions at nearly the times that the virtual clock gives them.
+#[test]
+fn a_paced_run_takes_the_predicted_time_per_update_under_every_strategy() {
+    for strategy in StrategySpec::typical() {
+        let scenario = paced_scenario(strategy);
+        let predicted =
+            omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
+        let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
+        let time = |trace: &Trace| trace.time_per_update_s().expect("several updates");
+        let ratio = time(&run.trace) / time(&predicted);
+        println!("{strategy}: {ratio:.4}, {} of {} late", run.late_cycles, run.cycles);
+        assert!((ratio - 1.0).abs() < 0.1, "{strategy}: {ratio}");
+    }
 }

@@ -80,6 +80,7 @@ pub(super) struct PushedGradient {
 /// A product with the number of the request that it answers.
 pub(super) struct Message {
     pub ticket: u64,
+    pub worker: String,
     pub done_at: Instant,
     pub product: Product,
 }
@@ -104,9 +105,10 @@ impl<T: Send + 'static> Worker<T> {
             .num_threads(threads)
             .build()
             .map_err(|error| failed(std::io::Error::other(error)))?;
+        let own_name = name.clone();
         let thread = std::thread::Builder::new()
             .name(name.clone())
-            .spawn(move || work(&pool, &tasks, &inbox, carry_out))
+            .spawn(move || work(&own_name, &pool, &tasks, &inbox, carry_out))
             .map_err(failed)?;
         Ok(Worker { tasks: Some(sender), thread: Some(thread) })
     }
@@ -129,6 +131,7 @@ impl<T> Drop for Worker<T> {
 }
 
 fn work<T: Send>(
+    name: &str,
     pool: &rayon::ThreadPool,
     tasks: &Receiver<(u64, T)>,
     inbox: &Sender<Message>,
@@ -137,7 +140,8 @@ fn work<T: Send>(
     for (ticket, task) in tasks {
         let attempt = catch_unwind(AssertUnwindSafe(|| pool.install(|| carry_out(task))));
         let product = attempt.unwrap_or_else(|panic| Product::Failed(describe(&*panic)));
-        let message = Message { ticket, done_at: Instant::now(), product };
+        let worker = name.to_owned();
+        let message = Message { ticket, worker, done_at: Instant::now(), product };
         if inbox.send(message).is_err() {
             return;
         }

@@ -6,7 +6,7 @@ mod witness;
 
 pub use run::{
     Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, message_sizes, replay,
-    run,
+    run, run_strategy,
 };
 pub use timing::{
     Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, SlowGroups, Timing,
@@ -16,3 +16,6 @@ pub use witness::{RunEnd, Witness};
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod strategy_tests;

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::timing::{Clockwork, Timing, TimingError};
 use super::witness::{RunEnd, Witness};
 use crate::engine::{Engine, EngineError};
-use crate::ids::{GroupId, MachineId};
-use crate::objective::{Gradient, InitialModel, Objective, Parameters};
+use crate::ids::MachineId;
+use crate::objective::{InitialModel, Objective, Parameters};
 use crate::protocol::{
-    Action, Blocked, Cycle, Event, FcPlacement, ModelPart, ModelServer, ModelSnapshot, Progress,
-    ProtocolError, Roster, Share, Stage, StrategyName, Update, UpdateRule, strategy,
+    Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, ModelServer, Parcel,
+    Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategySpec, UpdateRule,
+    strategy,
 };
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
@@ -24,7 +25,7 @@ pub struct Scenario {
     /// Who takes part.
     pub roster: Roster,
     /// How they synchronise.
-    pub strategy: StrategyName,
+    pub strategy: StrategySpec,
     /// How a gradient changes the model.
     pub rule: UpdateRule,
     /// When things happen.
@@ -117,9 +118,23 @@ pub fn run<'a>(
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
     let mut strategy = strategy(scenario.strategy, scenario.roster, None)?;
+    run_strategy(&mut *strategy, scenario, learning, monitor)
+}
+
+/// Runs a scenario under a strategy that need not be in the catalogue; the one that the scenario
+/// names is ignored.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_strategy<'a>(
+    strategy: &mut dyn Strategy,
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    monitor: &mut dyn Monitor,
+) -> Result<(Trace, ModelServer), RunError> {
     let mut engine = Engine::new();
     for machine in scenario.roster.machine_ids() {
-        engine.schedule(SimTime::ZERO, Event::Started { machine })?;
+        engine.schedule(SimTime::ZERO, Due { event: Event::Started { machine }, attempt: 0 })?;
     }
     let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed);
     let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
@@ -135,7 +150,7 @@ pub fn run<'a>(
             });
         };
         monitor.event(now, event);
-        strategy.handle(event, &mut actions)?;
+        strategy.handle(now, event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
     }
     Ok(driver.close(end.expect("the loop ends when the run does")))
@@ -157,6 +172,9 @@ pub fn replay<'a>(
     let mut actions = Vec::new();
     let mut end = driver.evaluate_if_due(monitor);
     for record in records {
+        // Local models and velocities do not outlive an interruption.
+        driver.replicas = Replicas::new(scenario.roster.conv_machines);
+        driver.server.interrupt();
         let mut strategy = strategy(scenario.strategy, scenario.roster, record.from.as_ref())?;
         for (time, event) in &record.events {
             if end.is_some() {
@@ -164,7 +182,7 @@ pub fn replay<'a>(
             }
             driver.clock = Clock::Recorded { now: *time };
             monitor.event(*time, *event);
-            strategy.handle(*event, &mut actions)?;
+            strategy.handle(*time, *event, &mut actions)?;
             end = driver.carry_out_all(&mut actions, monitor)?;
         }
     }
@@ -173,15 +191,15 @@ pub fn replay<'a>(
 
 /// What decides when things happen.
 enum Clock {
-    Virtual { engine: Engine<Event>, clockwork: Box<Clockwork> },
+    Virtual { engine: Engine<Due>, clockwork: Box<Clockwork> },
     Recorded { now: SimTime },
 }
 
-/// What a machine holds on the virtual clock.
-#[derive(Clone, Debug, Default)]
-struct Replica {
-    model: Option<ModelSnapshot>,
-    gradient: Gradient,
+/// An event to come, unless its machine is told to stop before.
+struct Due {
+    event: Event,
+    /// How often its machine had been told to stop when this was scheduled.
+    attempt: u64,
 }
 
 struct Driver<'a> {
@@ -189,7 +207,9 @@ struct Driver<'a> {
     objective: Option<&'a mut dyn Objective>,
     clock: Clock,
     server: ModelServer,
-    replicas: Vec<Replica>,
+    replicas: Replicas,
+    /// How often each machine has been told to stop.
+    attempts: Vec<u64>,
     witness: Witness,
 }
 
@@ -205,7 +225,8 @@ impl<'a> Driver<'a> {
             objective,
             clock,
             server: ModelServer::new(*rule, start),
-            replicas: vec![Replica::default(); roster.conv_machines as usize],
+            replicas: Replicas::new(roster.conv_machines),
+            attempts: vec![0; roster.conv_machines as usize],
             witness: Witness::new(*roster, *divergence_loss),
         }
     }
@@ -218,9 +239,24 @@ impl<'a> Driver<'a> {
     }
 
     fn next_event(&mut self) -> Result<Option<(SimTime, Event)>, EngineError> {
+        let Clock::Virtual { engine, .. } = &mut self.clock else {
+            return Ok(None);
+        };
+        while let Some((at, Due { event, attempt })) = engine.step()? {
+            let attempts = event.machine().map(|machine| self.attempts[machine.index()]);
+            if attempts.is_none_or(|attempts| attempts == attempt) {
+                return Ok(Some((at, event)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells the strategy of an event at an instant, unless its machine is stopped before.
+    fn schedule(&mut self, at: SimTime, event: Event) -> Result<(), EngineError> {
+        let attempt = event.machine().map_or(0, |machine| self.attempts[machine.index()]);
         match &mut self.clock {
-            Clock::Virtual { engine, .. } => engine.step(),
-            Clock::Recorded { .. } => Ok(None),
+            Clock::Virtual { engine, .. } => engine.schedule(at, Due { event, attempt }),
+            Clock::Recorded { .. } => Ok(()),
         }
     }
 
@@ -230,32 +266,72 @@ impl<'a> Driver<'a> {
         monitor: &mut dyn Monitor,
     ) -> Result<Option<RunEnd>, RunError> {
         for action in actions.drain(..) {
-            match action {
-                Action::SendModel { machine, .. } => self.send_model(machine)?,
-                Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
-                Action::ServeFc { cycle } => self.serve_fc(cycle)?,
-                Action::Apply(update) => {
-                    self.apply(update);
-                    if update.part != ModelPart::Fc
-                        && let Some(end) = self.evaluate_if_due(monitor)
-                    {
-                        return Ok(Some(end));
-                    }
-                }
+            let changes_model = match &action {
+                Action::Apply(application) => application.update.part != ModelPart::Fc,
+                Action::Exchange(_) => true,
+                _ => false,
+            };
+            self.carry_out(action)?;
+            if changes_model && let Some(end) = self.evaluate_if_due(monitor) {
+                return Ok(Some(end));
             }
         }
         Ok(None)
     }
 
-    fn send_model(&mut self, machine: MachineId) -> Result<(), RunError> {
-        if self.objective.is_some() {
-            self.replicas[machine.index()].model = Some(self.server.snapshot());
+    fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
+        let learns = self.objective.is_some();
+        match action {
+            Action::SendModel { machine, .. } => {
+                if learns {
+                    self.replicas.receive(machine, self.server.snapshot());
+                }
+                self.send_model(machine)?;
+            }
+            Action::ReturnModel { machine } => self.send_model(machine)?,
+            Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
+            Action::ServeFc { cycle } => self.serve_fc(cycle)?,
+            Action::Apply(application) => self.apply(&application),
+            Action::Change { machine, change } if learns => {
+                self.replicas.change(machine, change, self.scenario.rule);
+            }
+            Action::Change { .. } => {}
+            Action::Push { machine, parcel } => self.push(machine, parcel)?,
+            Action::Exchange(exchange) => {
+                self.occupy_model_server();
+                self.witness.applied(self.now(), exchange.update, exchange.examples);
+                if learns {
+                    self.server.exchange(&exchange, &mut self.replicas);
+                }
+            }
+            Action::Cancel { machine } => {
+                self.attempts[machine.index()] += 1;
+                self.witness.cancelled(machine, self.now());
+            }
+            Action::Drop { share } => self.witness.dropped(share),
         }
+        Ok(())
+    }
+
+    fn send_model(&mut self, machine: MachineId) -> Result<(), RunError> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
             let arrives = clockwork.model_arrival(now);
-            self.witness.model_sent(machine, now, arrives, clockwork.model_bytes());
-            engine.schedule(arrives, Event::ModelArrived { machine })?;
+            self.witness.message(machine, now, arrives, clockwork.model_bytes());
+            self.schedule(arrives, Event::ModelArrived { machine })?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, machine: MachineId, parcel: Parcel) -> Result<(), RunError> {
+        if self.objective.is_some() {
+            self.replicas.pack(machine, parcel);
+        }
+        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
+            let now = engine.now();
+            let arrives = clockwork.push_arrival(now);
+            self.witness.message(machine, now, arrives, clockwork.model_bytes());
+            self.schedule(arrives, Event::PushArrived { machine })?;
         }
         Ok(())
     }
@@ -266,12 +342,12 @@ impl<'a> Driver<'a> {
             let passage = clockwork.stage(now, cycle, share, stage)?;
             let sizes = message_sizes(clockwork, share, stage);
             self.witness.computed(share, stage, now, passage, sizes);
-            engine.schedule(passage.arrives, answer_to(share.machine, stage))?;
+            self.schedule(passage.arrives, answer_to(share.machine, stage))?;
         }
         if stage != Stage::Forward {
             self.witness.processed(share);
         }
-        if stage == Stage::Whole {
+        if matches!(stage, Stage::Whole | Stage::Local) {
             self.compute_gradient(cycle, share);
         }
         Ok(())
@@ -284,7 +360,7 @@ impl<'a> Driver<'a> {
             let now = engine.now();
             let until = clockwork.fc(now, cycle)?;
             self.witness.fc_served(now, until);
-            engine.schedule(until, Event::FcServed { group: cycle.group })?;
+            self.schedule(until, Event::FcServed { group: cycle.group })?;
         }
         for share in self.scenario.roster.shares(cycle.group) {
             self.compute_gradient(cycle, share);
@@ -296,40 +372,31 @@ impl<'a> Driver<'a> {
         let Some(objective) = &mut self.objective else {
             return;
         };
-        let replica = &mut self.replicas[share.machine.index()];
-        let model = replica.model.as_ref().expect("a machine computes on a model it holds");
+        let model = self.replicas.model(share.machine);
+        let model = model.expect("a machine computes on a model it holds");
         let fc = match self.scenario.roster.fc {
             FcPlacement::Merged => &self.server.weights().fc,
             FcPlacement::Replicated => &model.fc,
         };
         let at = Parameters { conv: &model.conv, fc };
-        replica.gradient = objective.gradient(at, cycle, share);
+        let gradient = objective.gradient(at, cycle, share);
+        *self.replicas.outgoing_mut(share.machine) = gradient;
     }
 
-    fn apply(&mut self, update: Update) {
-        let now = self.now();
-        if let Clock::Virtual { clockwork, .. } = &mut self.clock
-            && update.part != ModelPart::Fc
-        {
-            clockwork.update(now);
+    fn apply(&mut self, application: &Application) {
+        let update = application.update;
+        if update.part != ModelPart::Fc {
+            self.occupy_model_server();
         }
-        self.witness.applied(now, update);
+        self.witness.applied(self.now(), update, application.examples);
         if self.objective.is_some() {
-            let group = update.cycle.group;
-            if update.part != ModelPart::Fc {
-                self.release_models(group);
-            }
-            let replicas = &self.replicas;
-            let shares = self.scenario.roster.shares(group);
-            self.server
-                .apply_shares(update.part, shares, |machine| &replicas[machine.index()].gradient);
+            self.server.apply_sum(application, &mut self.replicas);
         }
     }
 
-    /// The group is about to read the model again, so its old copies need not be kept.
-    fn release_models(&mut self, group: GroupId) {
-        for share in self.scenario.roster.shares(group) {
-            self.replicas[share.machine.index()].model = None;
+    fn occupy_model_server(&mut self) {
+        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
+            clockwork.update(engine.now());
         }
     }
 
@@ -364,6 +431,7 @@ pub fn answer_to(machine: MachineId, stage: Stage) -> Event {
     match stage {
         Stage::Forward => Event::ActivationsArrived { machine },
         Stage::Backward | Stage::Whole => Event::GradientArrived { machine },
+        Stage::Local => Event::Computed { machine },
     }
 }
 
@@ -374,5 +442,6 @@ pub fn message_sizes(clockwork: &Clockwork, share: Share, stage: Stage) -> (Byte
         Stage::Forward => (Bytes(0), activations),
         Stage::Backward => (activations, clockwork.model_bytes()),
         Stage::Whole => (Bytes(0), clockwork.model_bytes()),
+        Stage::Local => (Bytes(0), Bytes(0)),
     }
 }

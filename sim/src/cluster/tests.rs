@@ -10,7 +10,7 @@ use crate::analytic;
 use crate::hardware::{Link, ServiceLaw};
 use crate::ids::{GroupId, MachineId};
 use crate::objective::{NoisyQuadratic, Objective};
-use crate::protocol::{Event, FcPlacement, ModelServer, Roster, StrategyName, UpdateRule};
+use crate::protocol::{Event, FcPlacement, ModelServer, Roster, StrategySpec, UpdateRule};
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
 use crate::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
@@ -20,7 +20,7 @@ const NO_LOSS_IS_TOO_LARGE: f64 = f64::INFINITY;
 fn scenario(roster: Roster, timing: Timing) -> Scenario {
     Scenario {
         roster,
-        strategy: StrategyName::Groups,
+        strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         timing,
         updates: 200,
@@ -223,7 +223,7 @@ proptest! {
         machines in 1_u32..6, law in any_law(), seed in any::<u64>(), merged in any::<bool>(),
     ) {
         let fc = if merged { FcPlacement::Merged } else { FcPlacement::Replicated };
-        for (groups, named) in [(1, StrategyName::Sync), (machines, StrategyName::Async)] {
+        for (groups, named) in [(1, StrategySpec::Sync), (machines, StrategySpec::Async)] {
             let roster = Roster { conv_machines: machines, groups, fc, mini_batch: 8 };
             let as_groups = Scenario { seed: Seed(seed), ..scenario(roster, whole_cycle(law.clone())) };
             let as_named = Scenario { strategy: named, ..as_groups.clone() };

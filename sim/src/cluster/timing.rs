@@ -293,6 +293,14 @@ impl Clockwork {
         }
     }
 
+    /// When what a machine pushes now is at the model server.
+    pub fn push_arrival(&mut self, now: SimTime) -> SimTime {
+        match self.network() {
+            Some(network) => transfer(&mut self.model_server_in, now, network.link, network.model),
+            None => now,
+        }
+    }
+
     /// Bytes of one model or gradient message.
     pub fn model_bytes(&self) -> Bytes {
         self.network().map_or(Bytes(0), |network| network.model)
@@ -324,7 +332,7 @@ impl Clockwork {
         let activations = self.activation_bytes(share);
         let begins = match stage {
             Stage::Backward => transfer(&mut self.fc_server_out, now, network.link, activations),
-            Stage::Forward | Stage::Whole => now,
+            Stage::Forward | Stage::Whole | Stage::Local => now,
         };
         let computed = begins + span;
         let arrives = match stage {
@@ -332,6 +340,7 @@ impl Clockwork {
             Stage::Backward | Stage::Whole => {
                 transfer(&mut self.model_server_in, computed, network.link, network.model)
             }
+            Stage::Local => computed,
         };
         Ok(Passage { begins, computed, arrives })
     }
@@ -385,7 +394,7 @@ impl Clockwork {
                 Ok(match stage {
                     Stage::Forward => forward,
                     Stage::Backward => backward,
-                    Stage::Whole => {
+                    Stage::Whole | Stage::Local => {
                         let fc = of_machine.fc.at(size, backward_factor).map_err(impossible)?;
                         forward + fc + backward
                     }

@@ -72,8 +72,8 @@ impl Witness {
         self.trace.curve.last().map(|point| point.update)
     }
 
-    /// A model is sent now and arrives later.
-    pub fn model_sent(&mut self, machine: MachineId, now: SimTime, arrives: SimTime, size: Bytes) {
+    /// A machine is sent, or sends, a message now that arrives later.
+    pub fn message(&mut self, machine: MachineId, now: SimTime, arrives: SimTime, size: Bytes) {
         self.sheets[machine.index()].enter(now, arrives, Occupation::Communicating);
         self.messages.push((arrives, size));
     }
@@ -108,12 +108,22 @@ impl Witness {
         self.fc_sheet.enter(now, until, Occupation::Busy);
     }
 
-    /// An update is applied.
-    pub fn applied(&mut self, now: SimTime, update: Update) {
+    /// An update is applied that has this many examples behind it.
+    pub fn applied(&mut self, now: SimTime, update: Update, examples: u64) {
         self.trace.record_update(now, update);
         if update.part != ModelPart::Fc {
-            self.trace.examples.applied += u64::from(self.roster.mini_batch);
+            self.trace.examples.applied += examples;
         }
+    }
+
+    /// What a machine has computed is not used.
+    pub fn dropped(&mut self, share: Share) {
+        self.trace.examples.dropped += u64::from(share.size);
+    }
+
+    /// A machine stops what it is at.
+    pub fn cancelled(&mut self, machine: MachineId, now: SimTime) {
+        self.sheets[machine.index()].cut(now);
     }
 
     /// The model as it was after `updates` updates was evaluated; says whether its loss counts as
@@ -165,7 +175,7 @@ impl Witness {
             in_flight: before.in_flight + in_flight,
         };
         let examples = &mut self.trace.examples;
-        examples.unapplied = examples.processed - examples.applied;
+        examples.unapplied = examples.processed - examples.applied - examples.dropped;
         if let RunEnd::Diverged(divergence) = end {
             self.trace.diverged = Some(divergence);
         }

@@ -1,21 +1,48 @@
 //! Compute groups: synchronous inside, asynchronous to each other.
 //!
 //! `sync` is one group of all machines and `async` is a group per machine, so this one state
-//! machine serves all three. Source: PAPER.md, section 2.
+//! machine serves all three. A [`Pace`] turns it into its relatives: strategies that hold groups
+//! back, or that weigh their gradients.
+//!
+//! Source: Omnivore, arXiv:1606.04487.
 
 use std::collections::VecDeque;
 
 use super::{
-    Action, Blocked, Cycle, Event, FcPlacement, ModelPart, Progress, ProtocolError, Roster, Stage,
-    Strategy, Update,
+    Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, Progress, ProtocolError,
+    Roster, ServerRule, Stage, Strategy, Update,
 };
-use crate::ids::{GroupId, MachineId, ModelVersion};
+use crate::ids::{GroupId, MachineId, ModelVersion, Staleness};
+use crate::units::SimTime;
+
+/// How a strategy of compute groups differs from plain `groups`.
+pub trait Pace: Send + std::fmt::Debug {
+    /// Factor on the learning rate of a gradient of this staleness.
+    fn rate(&self, _staleness: Staleness) -> f32 {
+        1.0
+    }
+
+    /// Told of every write, with the cycles that each group has completed by then.
+    fn wrote(&mut self, _now: SimTime, _group: GroupId, _completed: &[u64]) {}
+
+    /// Whether a group may read the model and begin its next cycle.
+    fn may_read(&self, _group: GroupId, _completed: &[u64]) -> bool {
+        true
+    }
+}
+
+/// The pace of plain `groups`: every gradient counts in full, and nobody is held back.
+#[derive(Clone, Copy, Debug)]
+struct Unhindered;
+
+impl Pace for Unhindered {}
 
 /// Where a machine stands in its cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Absent,
     Started,
+    HeldBack,
     AwaitsModel,
     ComputesForward,
     AwaitsFc,
@@ -36,6 +63,7 @@ struct Group {
 #[derive(Debug)]
 pub struct Groups {
     roster: Roster,
+    pace: Box<dyn Pace>,
     version: ModelVersion,
     fc_version: ModelVersion,
     fc_serving: Option<GroupId>,
@@ -47,6 +75,11 @@ pub struct Groups {
 impl Groups {
     /// A strategy for a checked roster, at the beginning or from a checkpoint.
     pub fn new(roster: Roster, from: Option<&Progress>) -> Self {
+        Self::at_pace(Box::new(Unhindered), roster, from)
+    }
+
+    /// A strategy that differs from plain `groups` by its pace.
+    pub fn at_pace(pace: Box<dyn Pace>, roster: Roster, from: Option<&Progress>) -> Self {
         let version = from.map_or(ModelVersion(0), |progress| progress.version);
         let fc_version = from.map_or(ModelVersion(0), |progress| progress.fc_version);
         let cycle_of = |group: GroupId| {
@@ -54,6 +87,7 @@ impl Groups {
         };
         Groups {
             roster,
+            pace,
             version,
             fc_version,
             fc_serving: None,
@@ -68,6 +102,15 @@ impl Groups {
 
     fn cycle(&self, group: GroupId) -> Cycle {
         Cycle { group, number: self.groups[group.index()].cycle }
+    }
+
+    /// The groups that have completed the fewest cycles, by name.
+    fn slowest(&self) -> String {
+        let fewest = self.groups.iter().map(|group| group.cycle).min();
+        let slow = |id: &GroupId| Some(self.groups[id.index()].cycle) == fewest;
+        let names: Vec<String> =
+            self.roster.group_ids().filter(slow).map(|id| id.to_string()).collect();
+        format!("{} to complete cycle {}", names.join(", "), fewest.unwrap_or(0))
     }
 
     fn members(&self, group: GroupId) -> impl Iterator<Item = MachineId> + use<> {
@@ -116,6 +159,31 @@ impl Groups {
         }
     }
 
+    /// Lets every group read the model that waits for it and may.
+    fn release(&mut self, actions: &mut Vec<Action>) {
+        let completed: Vec<u64> = self.groups.iter().map(|group| group.cycle).collect();
+        for group in self.roster.group_ids() {
+            if self.all_at(group, Position::HeldBack) && self.pace.may_read(group, &completed) {
+                self.groups[group.index()].read = self.version;
+                for machine in self.members(group) {
+                    self.send_model(machine, actions);
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, group: GroupId) {
+        for machine in self.members(group) {
+            self.machines[machine.index()] = Position::HeldBack;
+        }
+    }
+
+    fn apply(&self, update: Update, by: ServerRule) -> Action {
+        let terms = self.roster.mean_over(update.cycle.group);
+        let examples = u64::from(self.roster.mini_batch);
+        Action::Apply(Application { update, terms, by, examples })
+    }
+
     /// A group reads the model once all of its machines are there, so they hold one version.
     fn on_start(
         &mut self,
@@ -126,10 +194,8 @@ impl Groups {
         self.advance(event, machine, Position::Absent, Position::Started)?;
         let group = self.roster.group_of(machine);
         if self.all_at(group, Position::Started) {
-            self.groups[group.index()].read = self.version;
-            for machine in self.members(group) {
-                self.send_model(machine, actions);
-            }
+            self.hold(group);
+            self.release(actions);
         }
         Ok(())
     }
@@ -182,13 +248,14 @@ impl Groups {
         // Read and write happen under one lock, so a merged FC model is never stale.
         let read = self.fc_version;
         self.fc_version = read.next();
-        actions.push(Action::Apply(Update {
+        let update = Update {
             part: ModelPart::Fc,
             cycle: self.cycle(group),
             read,
             written: self.fc_version,
             staleness: read.since(read),
-        }));
+        };
+        actions.push(self.apply(update, ServerRule::Scaled(1.0)));
         for machine in self.members(group) {
             self.machines[machine.index()] = Position::ComputesLast;
             actions.push(self.compute(machine, Stage::Backward));
@@ -199,6 +266,7 @@ impl Groups {
 
     fn on_gradient(
         &mut self,
+        now: SimTime,
         event: Event,
         machine: MachineId,
         actions: &mut Vec<Action>,
@@ -206,13 +274,14 @@ impl Groups {
         self.advance(event, machine, Position::ComputesLast, Position::Pushed)?;
         let group = self.roster.group_of(machine);
         if self.all_at(group, Position::Pushed) {
-            self.write(group, actions);
+            self.write(now, group, actions);
         }
         Ok(())
     }
 
-    /// Applies the group's gradient and lets it read the model again at the same instant.
-    fn write(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+    /// Applies the group's gradient and lets it read the model again at the same instant, if its
+    /// pace allows.
+    fn write(&mut self, now: SimTime, group: GroupId, actions: &mut Vec<Action>) {
         let part = match self.roster.fc {
             FcPlacement::Merged => ModelPart::Conv,
             FcPlacement::Replicated => ModelPart::Whole,
@@ -220,12 +289,14 @@ impl Groups {
         let read = self.groups[group.index()].read;
         let staleness = self.version.since(read);
         self.version = self.version.next();
-        let cycle = self.cycle(group);
-        actions.push(Action::Apply(Update { part, cycle, read, written: self.version, staleness }));
-        self.groups[group.index()] = Group { cycle: cycle.number + 1, read: self.version };
-        for machine in self.members(group) {
-            self.send_model(machine, actions);
-        }
+        let update =
+            Update { part, cycle: self.cycle(group), read, written: self.version, staleness };
+        actions.push(self.apply(update, ServerRule::Scaled(self.pace.rate(staleness))));
+        self.groups[group.index()].cycle += 1;
+        let completed: Vec<u64> = self.groups.iter().map(|group| group.cycle).collect();
+        self.pace.wrote(now, group, &completed);
+        self.hold(group);
+        self.release(actions);
     }
 }
 
@@ -234,6 +305,7 @@ impl Position {
         match self {
             Position::Absent => "has not started",
             Position::Started => "waits for its group to start",
+            Position::HeldBack => "waits for slower groups",
             Position::AwaitsModel => "waits for its model",
             Position::ComputesForward => "computes the conv phase forward",
             Position::AwaitsFc => "waits for the FC server",
@@ -244,13 +316,22 @@ impl Position {
 }
 
 impl Strategy for Groups {
-    fn handle(&mut self, event: Event, actions: &mut Vec<Action>) -> Result<(), ProtocolError> {
+    fn handle(
+        &mut self,
+        now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
         match event {
             Event::Started { machine } => self.on_start(event, machine, actions),
             Event::ModelArrived { machine } => self.on_model(event, machine, actions),
             Event::ActivationsArrived { machine } => self.on_activations(event, machine, actions),
             Event::FcServed { group } => self.on_fc_served(event, group, actions),
-            Event::GradientArrived { machine } => self.on_gradient(event, machine, actions),
+            Event::GradientArrived { machine } => self.on_gradient(now, event, machine, actions),
+            Event::Computed { .. } | Event::PushArrived { .. } => {
+                let reason = "machines push every gradient at once".to_owned();
+                Err(ProtocolError::OutOfPlace { event, reason })
+            }
         }
     }
 
@@ -270,6 +351,7 @@ impl Strategy for Groups {
             .filter_map(|machine| {
                 let group = self.roster.group_of(machine);
                 let waits_for = match self.machines[machine.index()] {
+                    Position::HeldBack => self.slowest(),
                     Position::AwaitsModel => "its model from the model server".to_owned(),
                     Position::AwaitsFc if self.all_at(group, Position::AwaitsFc) => {
                         "the FC server".to_owned()

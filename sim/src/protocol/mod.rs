@@ -17,18 +17,67 @@
 //!
 //! With replicated FC layers the right half is one stage: `Compute(Whole)`, then
 //! `GradientArrived`.
+//!
+//! Strategies whose machines keep a model of their own compute without pushing, change the local
+//! model, and push when they have something to say:
+//!
+//! ```text
+//!   SendModel ──► ModelArrived ──► Compute(Local) ──► Computed ──► Change (local step, sum)
+//!       ▲                                ▲                │
+//!       │                                └────────────────┤ until it is time to push
+//!  Apply or Exchange ◄── PushArrived ◄─────────────── Push
+//! ```
 
+mod accumulate;
+mod adaptive_elastic;
+mod adsp;
+mod agn;
+mod async_local;
+mod backup_workers;
+mod catalogue;
+mod diloco;
+mod dssp;
+mod easgd;
+mod gradient_coding;
 mod groups;
+mod hogbatch;
+mod local_sgd;
+mod replicas;
+mod rounds;
 mod server;
+mod solo;
+mod ssp;
+mod staleness_aware;
 mod update_rule;
 
-pub use groups::Groups;
+pub use crate::parameters::{Gradient, InitialModel};
+pub use accumulate::{Accumulate, LocalOptimizer};
+pub use adaptive_elastic::AdaptiveElastic;
+pub use adsp::Adsp;
+pub use agn::Agn;
+pub use async_local::{AsyncLocal, StepsOfMachines};
+pub use backup_workers::{BackupWorkers, Late};
+pub use catalogue::{
+    Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, StrategySpec,
+    Typical, strategy,
+};
+pub use diloco::Diloco;
+pub use dssp::Dssp;
+pub use easgd::Easgd;
+pub use gradient_coding::{Allotment, GradientCoding};
+pub use groups::{Groups, Pace};
+pub use hogbatch::Hogbatch;
+pub use local_sgd::LocalSgd;
+pub use replicas::Replicas;
 pub use server::{ModelServer, ModelSnapshot};
-pub use update_rule::UpdateRule;
+pub use ssp::Ssp;
+pub use staleness_aware::StalenessAware;
+pub use update_rule::{OuterRule, UpdateRule};
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId, ModelVersion, Staleness};
+use crate::units::SimTime;
 
 /// Where the fully connected layers live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +112,8 @@ pub enum Stage {
     Backward,
     /// Forward and backward through both phases; the gradient is pushed.
     Whole,
+    /// Forward and backward through both phases; the gradient stays on the machine.
+    Local,
 }
 
 /// One group's n-th pass through read → gradient → write.
@@ -114,10 +165,38 @@ pub enum Event {
         /// The sender.
         machine: MachineId,
     },
+    /// A machine has computed a gradient and keeps it.
+    Computed {
+        /// Who computed.
+        machine: MachineId,
+    },
+    /// What a machine pushed is at the model server.
+    PushArrived {
+        /// The sender.
+        machine: MachineId,
+    },
+}
+
+impl Event {
+    /// The machine that it happened to; `None` for the FC server.
+    pub fn machine(self) -> Option<MachineId> {
+        match self {
+            Event::Started { machine }
+            | Event::ModelArrived { machine }
+            | Event::ActivationsArrived { machine }
+            | Event::GradientArrived { machine }
+            | Event::Computed { machine }
+            | Event::PushArrived { machine } => Some(machine),
+            Event::FcServed { .. } => None,
+        }
+    }
 }
 
 /// Something for the driver to do, in the order given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// What an action does to models and gradients is in [`Replicas`] and [`ModelServer`], the same for
+/// every driver; a driver only decides when the answer comes.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Send the model as it is now to a machine; answered by [`Event::ModelArrived`].
     SendModel {
@@ -127,7 +206,8 @@ pub enum Action {
         version: ModelVersion,
     },
     /// Let a machine compute; answered by [`Event::ActivationsArrived`] after
-    /// [`Stage::Forward`], else by [`Event::GradientArrived`].
+    /// [`Stage::Forward`], by [`Event::Computed`] after [`Stage::Local`], else by
+    /// [`Event::GradientArrived`].
     Compute {
         /// What the mini-batch belongs to.
         cycle: Cycle,
@@ -142,8 +222,145 @@ pub enum Action {
         /// What the mini-batch belongs to.
         cycle: Cycle,
     },
-    /// Apply the group's summed gradient to a part of the model.
-    Apply(Update),
+    /// Apply a sum of what machines pushed to a part of the model.
+    Apply(Application),
+    /// Change what a machine holds, by its last gradient.
+    Change {
+        /// The machine.
+        machine: MachineId,
+        /// How.
+        change: Change,
+    },
+    /// Let a machine send something to the model server; answered by [`Event::PushArrived`].
+    Push {
+        /// The sender.
+        machine: MachineId,
+        /// What it sends.
+        parcel: Parcel,
+    },
+    /// Let the model server's model and a machine's local model, which has just arrived, attract
+    /// each other.
+    Exchange(Exchange),
+    /// Send a machine its own local model back, as the server has changed it; answered by
+    /// [`Event::ModelArrived`].
+    ReturnModel {
+        /// The receiver.
+        machine: MachineId,
+    },
+    /// Stop whatever a machine is at, computing, sending or receiving: no answer comes.
+    Cancel {
+        /// The machine.
+        machine: MachineId,
+    },
+    /// Count as dropped what a machine has computed, or had begun to.
+    Drop {
+        /// What it has computed.
+        share: Share,
+    },
+}
+
+/// A sum of what machines pushed, and how it changes a part of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Application {
+    /// What is updated, and how stale the sum is.
+    pub update: Update,
+    /// The sum, in the order in which it is added up: never the order of arrival.
+    pub terms: Vec<Term>,
+    /// How the sum changes the model.
+    pub by: ServerRule,
+    /// Examples behind the sum.
+    pub examples: u64,
+}
+
+/// One machine's part in a sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Term {
+    /// Who pushed it.
+    pub machine: MachineId,
+    /// The factor by which it counts.
+    pub weight: f32,
+}
+
+/// How a sum that was pushed changes the server's model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ServerRule {
+    /// The run's [`UpdateRule`] with its learning rate multiplied by a factor.
+    Scaled(f32),
+    /// The sum is an outer gradient.
+    Outer(OuterRule),
+    /// The sum is an outer gradient whose momentum waits for others.
+    Delayed {
+        /// The rule, whose gradients are divided by `arrivals`.
+        rule: OuterRule,
+        /// Outer gradients behind one change of the momentum.
+        arrivals: u32,
+        /// Whether it waits any longer.
+        momentum: MomentumTurn,
+    },
+}
+
+/// What a delayed outer gradient does to the momentum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MomentumTurn {
+    /// It is kept for the next change of the momentum.
+    Waits,
+    /// It is the last one before the momentum changes.
+    Changes,
+}
+
+/// How a machine changes what it holds, by its last gradient g.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Its local model takes one step of the run's [`UpdateRule`].
+    Step {
+        /// Whether with a velocity of its own.
+        momentum: LocalMomentum,
+        /// Factor on the learning rate.
+        rate: f32,
+    },
+    /// s ← s + weight · g for its running sum s, which starts at 0.
+    Sum {
+        /// The factor.
+        weight: f32,
+    },
+}
+
+/// Whether local steps carry the explicit momentum of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalMomentum {
+    /// Each machine has a velocity, which stays with it when it gets another model.
+    Explicit,
+    /// The step is −η·(g + λ·w); the momentum is elsewhere.
+    None,
+}
+
+/// What a machine sends to the model server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Parcel {
+    /// Its last gradient.
+    Gradient,
+    /// Its running sum divided by a number; the sum then starts again at 0.
+    Sum {
+        /// The divisor.
+        divisor: f32,
+    },
+    /// w₀ − w for the model w₀ that it was sent and its local model w: an outer gradient.
+    Difference,
+    /// Its local model, for an [`Action::Exchange`].
+    Model,
+}
+
+/// d = α·(w − w̃), then w ← w − d and w̃ ← w̃ + d, for a machine's model w and the server's w̃.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exchange {
+    /// How it counts as an update of the server's model.
+    pub update: Update,
+    /// Whose local model it is.
+    pub machine: MachineId,
+    /// α in (0, 1).
+    pub attraction: f32,
+    /// Examples of the local steps since the machine's last exchange.
+    pub examples: u64,
 }
 
 /// One update of a part of the model.
@@ -197,13 +414,69 @@ pub enum ProtocolError {
     )]
     FixedGroups {
         /// The strategy's name.
-        strategy: StrategyName,
+        strategy: &'static str,
         /// The number it fixes.
         expected: u32,
         /// The number given.
         groups: u32,
         /// Number of conv machines.
         machines: u32,
+    },
+    /// A strategy that is not in the catalogue.
+    #[error("there is no strategy `{name}`; known are {known}")]
+    UnknownStrategy {
+        /// The unknown name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// A knob that the strategy does not have.
+    #[error("strategy `{strategy}` has no knob `{knob}`; {known}")]
+    UnknownKnob {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// The unknown knob.
+        knob: String,
+        /// Its knobs.
+        known: String,
+    },
+    /// A knob that is not set.
+    #[error("strategy `{strategy}` needs `{knob}`: {meaning}, {expected}")]
+    MissingKnob {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// The knob.
+        knob: &'static str,
+        /// What it means.
+        meaning: &'static str,
+        /// What it can be.
+        expected: String,
+    },
+    /// A value that a knob cannot have.
+    #[error("`{knob}` of strategy `{strategy}` is {value}; it must be {expected}")]
+    Knob {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// The knob.
+        knob: &'static str,
+        /// The refused value.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// Knobs that make no sense beside each other, or beside the roster.
+    #[error("strategy `{strategy}` cannot be set up: {reason}")]
+    Knobs {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// Why not, and what would be right.
+        reason: String,
+    },
+    /// A strategy whose machines compute the FC phase themselves.
+    #[error("strategy `{strategy}` cannot share an FC server; use `fc = \"replicated\"`")]
+    MergedFc {
+        /// The strategy's name.
+        strategy: &'static str,
     },
     /// An event that cannot happen in the present state: a bug of the driver, or a broken record.
     #[error("{event:?} cannot happen now: {reason}")]
@@ -219,28 +492,6 @@ fn divisors(machines: u32) -> String {
     let list: Vec<String> =
         (1..=machines).filter(|g| machines.is_multiple_of(*g)).map(|g| g.to_string()).collect();
     format!("possible numbers of groups are {}", list.join(", "))
-}
-
-/// The strategies by the name that an experiment file uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StrategyName {
-    /// One group of all machines.
-    Sync,
-    /// g compute groups, synchronous inside, asynchronous to each other.
-    Groups,
-    /// Every machine a group of its own.
-    Async,
-}
-
-impl std::fmt::Display for StrategyName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            StrategyName::Sync => "sync",
-            StrategyName::Groups => "groups",
-            StrategyName::Async => "async",
-        })
-    }
 }
 
 /// What every strategy needs to know of a run.
@@ -303,6 +554,11 @@ impl Roster {
         self.shares(group).nth(index).expect("a machine has a place in its group")
     }
 
+    /// The mean gradient of a group's mini-batch as a sum over its shares: Σ (b_i / B)·g_i.
+    pub fn mean_over(&self, group: GroupId) -> Vec<Term> {
+        mean_of(&self.shares(group).collect::<Vec<_>>())
+    }
+
     /// All groups in order.
     pub fn group_ids(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..self.groups).map(GroupId)
@@ -312,6 +568,14 @@ impl Roster {
     pub fn machine_ids(&self) -> impl Iterator<Item = MachineId> + use<> {
         (0..self.conv_machines).map(MachineId)
     }
+}
+
+/// The mean over examples as a sum over shares: Σ (b_i / B)·g_i with B = Σ b_i.
+#[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
+pub fn mean_of(shares: &[Share]) -> Vec<Term> {
+    let total: u32 = shares.iter().map(|share| share.size).sum();
+    let weight = |share: &Share| share.size as f32 / total as f32;
+    shares.iter().map(|share| Term { machine: share.machine, weight: weight(share) }).collect()
 }
 
 /// Where a strategy stands between cycles, to start again from a checkpoint.
@@ -327,41 +591,21 @@ pub struct Progress {
 
 /// A synchronisation strategy.
 pub trait Strategy: Send {
-    /// Takes in what happened and appends what to do about it.
+    /// Takes in what happened, and when by the driver's clock, and appends what to do about it.
     ///
     /// # Errors
     /// [`ProtocolError::OutOfPlace`] when the event cannot happen in the present state; the state
     /// is then unchanged.
-    fn handle(&mut self, event: Event, actions: &mut Vec<Action>) -> Result<(), ProtocolError>;
+    fn handle(
+        &mut self,
+        now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError>;
 
     /// Who waits for whom, when nothing else can happen.
     fn blocked(&self) -> Vec<Blocked>;
 
     /// Where the strategy stands; unfinished cycles count as not begun.
     fn progress(&self) -> Progress;
-}
-
-/// Sets up a strategy by name, at the beginning or from a checkpoint.
-///
-/// # Errors
-/// A [`ProtocolError`] that says what is wrong with the roster.
-pub fn strategy(
-    name: StrategyName,
-    roster: Roster,
-    from: Option<&Progress>,
-) -> Result<Box<dyn Strategy>, ProtocolError> {
-    let fixed = match name {
-        StrategyName::Sync => Some(1),
-        StrategyName::Async => Some(roster.conv_machines),
-        StrategyName::Groups => None,
-    };
-    match fixed {
-        Some(expected) if expected != roster.groups => Err(ProtocolError::FixedGroups {
-            strategy: name,
-            expected,
-            groups: roster.groups,
-            machines: roster.conv_machines,
-        }),
-        _ => Ok(Box::new(Groups::new(roster.check()?, from))),
-    }
 }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{ModelPart, Share, UpdateRule};
+use super::{
+    Application, Exchange, Gradient, InitialModel, ModelPart, MomentumTurn, Replicas, ServerRule,
+    Share, Term, UpdateRule, mean_of,
+};
 use crate::ids::MachineId;
-use crate::parameters::{Gradient, InitialModel};
 
 /// A model as it was at one instant; cheap to copy.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct ModelServer {
     weights: ModelSnapshot,
     conv_velocity: Vec<f32>,
     fc_velocity: Vec<f32>,
+    /// Outer gradients since the momentum last changed, where it changes later.
+    waiting: Option<Gradient>,
 }
 
 impl ModelServer {
@@ -40,13 +44,25 @@ impl ModelServer {
         let lengths = |model: &InitialModel| (model.conv.len(), model.fc.len());
         assert_eq!(lengths(&weights), lengths(&velocity), "a velocity has an entry per parameter");
         let weights = ModelSnapshot { conv: Arc::new(weights.conv), fc: Arc::new(weights.fc) };
-        ModelServer { rule, weights, conv_velocity: velocity.conv, fc_velocity: velocity.fc }
+        ModelServer {
+            rule,
+            weights,
+            conv_velocity: velocity.conv,
+            fc_velocity: velocity.fc,
+            waiting: None,
+        }
     }
 
     /// The parameters, when the run is over.
     pub fn into_weights(self) -> InitialModel {
         let own = |part: Arc<Vec<f32>>| Arc::try_unwrap(part).unwrap_or_else(|part| part.to_vec());
         InitialModel { conv: own(self.weights.conv), fc: own(self.weights.fc) }
+    }
+
+    /// Forgets what a checkpoint does not hold: outer gradients that wait for the momentum to
+    /// change.
+    pub fn interrupt(&mut self) {
+        self.waiting = None;
     }
 
     /// The model as it is now.
@@ -81,46 +97,133 @@ impl ModelServer {
 }
 
 impl ModelServer {
-    /// Applies the gradient of a group's mini-batch, summed over its shares, to a part of the
-    /// model.
+    /// Carries out [`super::Action::Apply`].
+    ///
+    /// The machines behind the sum are about to read the model again, unless only the FC part
+    /// changes, so their copies are let go first: a part that nobody else holds changes in place.
+    ///
+    /// # Panics
+    /// When the sum is empty, or its terms differ in length.
+    pub fn apply_sum(&mut self, application: &Application, replicas: &mut Replicas) {
+        let Application { update, terms, by, .. } = application;
+        let part = update.part;
+        if part != ModelPart::Fc {
+            terms.iter().for_each(|term| replicas.release(term.machine));
+        }
+        let sum = summed(part, terms, |machine| replicas.outgoing(machine));
+        self.apply_by(*by, part, (&sum.conv, &sum.fc));
+    }
+
+    /// Applies the mean gradient of a mini-batch, summed over its shares, to a part of the model.
+    ///
+    /// # Panics
+    /// When there is no share, or gradients differ in length.
     pub fn apply_shares<'g>(
         &mut self,
         part: ModelPart,
         shares: impl Iterator<Item = Share>,
         gradient_of: impl Fn(MachineId) -> &'g Gradient,
     ) {
-        let gradients: Vec<(Share, &Gradient)> =
-            shares.map(|share| (share, gradient_of(share.machine))).collect();
-        let sum = |entries: fn(&Gradient) -> &Vec<f32>| {
-            weighted_sum(gradients.iter().map(|(share, g)| (*share, entries(g).as_slice())))
-        };
-        let conv = if part == ModelPart::Fc { Vec::new() } else { sum(|g| &g.conv) };
-        let fc = if part == ModelPart::Conv { Vec::new() } else { sum(|g| &g.fc) };
-        self.apply(part, &conv, &fc);
+        let terms = mean_of(&shares.collect::<Vec<_>>());
+        let sum = summed(part, &terms, gradient_of);
+        self.apply(part, &sum.conv, &sum.fc);
+    }
+
+    fn apply_by(&mut self, by: ServerRule, part: ModelPart, (conv, fc): (&[f32], &[f32])) {
+        let run_rule = self.rule;
+        match by {
+            ServerRule::Scaled(factor) => {
+                self.rule.learning_rate *= factor;
+                self.apply(part, conv, fc);
+                self.rule = run_rule;
+            }
+            ServerRule::Outer(rule) => {
+                let weights = Arc::make_mut(&mut self.weights.conv);
+                rule.apply(weights, &mut self.conv_velocity, conv);
+                let weights = Arc::make_mut(&mut self.weights.fc);
+                rule.apply(weights, &mut self.fc_velocity, fc);
+            }
+            ServerRule::Delayed { rule, arrivals, momentum } => {
+                let at_rest = || Gradient { conv: vec![0.0; conv.len()], fc: vec![0.0; fc.len()] };
+                let waiting = self.waiting.get_or_insert_with(at_rest);
+                #[expect(clippy::cast_precision_loss, reason = "far fewer than 2²⁴ machines")]
+                let n = arrivals as f32;
+                let parts = [
+                    (&mut self.weights.conv, &mut self.conv_velocity, &mut waiting.conv, conv),
+                    (&mut self.weights.fc, &mut self.fc_velocity, &mut waiting.fc, fc),
+                ];
+                for (weights, velocity, waiting, gradient) in parts {
+                    let weights = Arc::make_mut(weights);
+                    rule.apply_delayed(n, weights, waiting, gradient);
+                    if momentum == MomentumTurn::Changes {
+                        rule.apply_momentum(n, weights, velocity, waiting);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out [`super::Action::Exchange`].
+    ///
+    /// # Panics
+    /// When the machine has no local model.
+    pub fn exchange(&mut self, exchange: &Exchange, replicas: &mut Replicas) {
+        let local = replicas.local_mut(exchange.machine);
+        for (centre, local) in
+            [(&mut self.weights.conv, &mut local.conv), (&mut self.weights.fc, &mut local.fc)]
+        {
+            let (centre, local) = (Arc::make_mut(centre), Arc::make_mut(local));
+            attract(exchange.attraction, centre, local);
+        }
     }
 }
 
-/// Σ (b_i / B)·g_i over the shares of a mini-batch, in the order of the shares.
+/// d = α·(w − w̃), w ← w − d, w̃ ← w̃ + d, entry by entry: w + w̃ stays what it is.
 ///
-/// The order is the roster's, never the order of arrival, so every clock gives the same bits. One
-/// share alone is returned as it is.
+/// Source: elastic averaging SGD, arXiv:1412.6651.
+fn attract(attraction: f32, centre: &mut [f32], local: &mut [f32]) {
+    assert_eq!(centre.len(), local.len(), "all models have the same parameters");
+    for (c, l) in centre.iter_mut().zip(local) {
+        let d = attraction * (*l - *c);
+        *l -= d;
+        *c += d;
+    }
+}
+
+/// Σ weight · gradient of the part that is to change; the other part stays empty.
+fn summed<'g>(
+    part: ModelPart,
+    terms: &[Term],
+    gradient_of: impl Fn(MachineId) -> &'g Gradient,
+) -> Gradient {
+    let sum = |entries: fn(&Gradient) -> &Vec<f32>| {
+        let of = |term: &Term| (term.weight, entries(gradient_of(term.machine)).as_slice());
+        weighted_sum(terms.iter().map(of))
+    };
+    Gradient {
+        conv: if part == ModelPart::Fc { Vec::new() } else { sum(|g| &g.conv) },
+        fc: if part == ModelPart::Conv { Vec::new() } else { sum(|g| &g.fc) },
+    }
+}
+
+/// Σ weight · vector, in the order of the terms.
+///
+/// The order is the strategy's, never the order of arrival, so every clock gives the same bits. One
+/// vector alone with weight 1 is returned as it is.
 ///
 /// # Panics
-/// When there is no gradient, or gradients differ in length.
-fn weighted_sum<'a>(parts: impl IntoIterator<Item = (Share, &'a [f32])>) -> Vec<f32> {
-    let parts: Vec<(Share, &[f32])> = parts.into_iter().collect();
-    let (first, rest) = parts.split_first().expect("a mini-batch has at least one share");
-    if rest.is_empty() {
+/// When there is no vector, or vectors differ in length.
+fn weighted_sum<'a>(terms: impl IntoIterator<Item = (f32, &'a [f32])>) -> Vec<f32> {
+    let terms: Vec<(f32, &[f32])> = terms.into_iter().collect();
+    let (first, rest) = terms.split_first().expect("a sum has at least one term");
+    if rest.is_empty() && first.0.to_bits() == 1_f32.to_bits() {
         return first.1.to_vec();
     }
-    let total: u32 = parts.iter().map(|(share, _)| share.size).sum();
     let mut sum = vec![0.0; first.1.len()];
-    for (share, gradient) in parts {
-        assert_eq!(gradient.len(), sum.len(), "all gradients belong to one model");
-        #[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
-        let weight = share.size as f32 / total as f32;
-        for (s, g) in sum.iter_mut().zip(gradient) {
-            *s += weight * g;
+    for (weight, vector) in terms {
+        assert_eq!(vector.len(), sum.len(), "all terms belong to one model");
+        for (s, entry) in sum.iter_mut().zip(vector) {
+            *s += weight * entry;
         }
     }
     sum
@@ -128,6 +231,7 @@ fn weighted_sum<'a>(parts: impl IntoIterator<Item = (Share, &'a [f32])>) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use super::super::OuterRule;
     use super::*;
 
     fn share(machine: u32, size: u32) -> Share {
@@ -136,8 +240,35 @@ mod tests {
 
     #[test]
     fn unequal_shares_weigh_by_their_examples() {
-        let parts = [(share(0, 1), [4.0_f32].as_slice()), (share(1, 3), [8.0].as_slice())];
+        let terms = mean_of(&[share(0, 1), share(1, 3)]);
+        let vectors = [[4.0_f32], [8.0]];
+        let parts = terms.iter().zip(&vectors).map(|(term, v)| (term.weight, v.as_slice()));
         assert_eq!(weighted_sum(parts), vec![0.25 * 4.0 + 0.75 * 8.0]);
+    }
+
+    #[test]
+    fn delayed_momentum_of_one_machine_is_nesterov_momentum_at_once() {
+        let rest = UpdateRule { learning_rate: 0.0, explicit_momentum: 0.0, weight_decay: 0.0 };
+        let start = InitialModel { conv: vec![1.0], fc: vec![2.0] };
+        let (mut at_once, mut delayed) =
+            (ModelServer::new(rest, start.clone()), ModelServer::new(rest, start));
+        let rule = OuterRule { learning_rate: 0.5, momentum: 0.75 };
+        let by = ServerRule::Delayed { rule, arrivals: 1, momentum: MomentumTurn::Changes };
+        for gradient in [0.5_f32, -2.0, 1.0, 0.25] {
+            let parts = (&[gradient][..], &[2.0 * gradient][..]);
+            at_once.apply_by(ServerRule::Outer(rule), ModelPart::Whole, parts);
+            delayed.apply_by(by, ModelPart::Whole, parts);
+        }
+        // All numbers are small multiples of powers of two, so nothing is rounded.
+        assert_eq!(at_once.weights().conv, delayed.weights().conv);
+        assert_eq!(at_once.weights().fc, delayed.weights().fc);
+    }
+
+    #[test]
+    fn an_exchange_moves_both_models_towards_each_other_and_keeps_their_sum() {
+        let (mut centre, mut local) = (vec![1.0, -2.0], vec![3.0, 2.0]);
+        attract(0.25, &mut centre, &mut local);
+        assert_eq!((centre, local), (vec![1.5, -1.0], vec![2.5, 1.0]));
     }
 
     #[test]

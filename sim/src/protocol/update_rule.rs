@@ -44,6 +44,81 @@ impl UpdateRule {
     }
 }
 
+/// m ← μ·m + d, then w ← w − η·(d + μ·m): Nesterov momentum on outer gradients d.
+///
+/// An outer gradient is the mean of w₀ − w_i over machines that started at w₀ and made local steps
+/// to w_i. With η = 1 and μ = 0 the new model is the mean of the local ones.
+///
+/// Source: DiLoCo, arXiv:2311.08105 (η = 0.7, μ = 0.9 there).
+///
+/// ```
+/// use omnivore_sim::protocol::OuterRule;
+///
+/// let rule = OuterRule { learning_rate: 0.5, momentum: 0.5 };
+/// let (mut w, mut m) = (vec![4.0], vec![0.0]);
+/// rule.apply(&mut w, &mut m, &[2.0]); // m = 2, w = 4 − 0.5·(2 + 1)
+/// rule.apply(&mut w, &mut m, &[0.0]); // m = 1, w = 2.5 − 0.5·(0 + 0.5)
+/// assert_eq!((w[0], m[0]), (2.25, 1.0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OuterRule {
+    /// η above 0.
+    pub learning_rate: f32,
+    /// μ in [0, 1).
+    pub momentum: f32,
+}
+
+impl OuterRule {
+    /// One update in place.
+    ///
+    /// # Panics
+    /// When the three slices differ in length.
+    pub fn apply(&self, weights: &mut [f32], momentum: &mut [f32], gradient: &[f32]) {
+        assert_eq!(weights.len(), gradient.len(), "a gradient has an entry per parameter");
+        assert_eq!(weights.len(), momentum.len(), "a momentum has an entry per parameter");
+        for ((w, m), d) in weights.iter_mut().zip(momentum).zip(gradient) {
+            *m = self.momentum * *m + d;
+            *w -= self.learning_rate * (d + self.momentum * *m);
+        }
+    }
+
+    /// w ← w − η·d/n for one of n outer gradients that change the momentum together, which keep
+    /// their sum s ← s + d.
+    ///
+    /// Source: Asynchronous Local-SGD, arXiv:2401.09135, delayed Nesterov with c = 0.
+    ///
+    /// # Panics
+    /// When the three slices differ in length.
+    pub fn apply_delayed(&self, n: f32, weights: &mut [f32], sum: &mut [f32], gradient: &[f32]) {
+        assert_eq!(weights.len(), gradient.len(), "a gradient has an entry per parameter");
+        assert_eq!(weights.len(), sum.len(), "a sum has an entry per parameter");
+        for ((w, s), d) in weights.iter_mut().zip(sum).zip(gradient) {
+            *s += d;
+            *w -= self.learning_rate * (d / n);
+        }
+    }
+
+    /// m ← μ·m + s/n and w ← w − η·μ·m, after the last of n outer gradients; s ← 0.
+    ///
+    /// # Panics
+    /// When the three slices differ in length.
+    pub fn apply_momentum(
+        &self,
+        n: f32,
+        weights: &mut [f32],
+        momentum: &mut [f32],
+        sum: &mut [f32],
+    ) {
+        assert_eq!(weights.len(), momentum.len(), "a momentum has an entry per parameter");
+        assert_eq!(weights.len(), sum.len(), "a sum has an entry per parameter");
+        for ((w, m), s) in weights.iter_mut().zip(momentum).zip(sum) {
+            *m = self.momentum * *m + *s / n;
+            *w -= self.learning_rate * (self.momentum * *m);
+            *s = 0.0;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

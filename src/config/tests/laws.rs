@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{ProtocolError, StrategyName, UpdateRule};
+use omnivore_sim::protocol::{ProtocolError, StrategySpec, UpdateRule};
 use omnivore_sim::units::{BytesPerSecond, SimDuration};
 use omnivore_sim::workload::ImageShape;
 use proptest::prelude::*;
@@ -198,7 +198,7 @@ fn machines_per_group_gives_machines_in_proportion_to_groups() {
     let expected = SettingError::TooFewMachines { groups: 3, wanted: 6, available: 4 };
     assert_eq!(too_many, expected);
     let error = folder.error(&["machines_per_group=2", "strategy=async"]);
-    assert!(matches!(problem(&error), Problem::NotAsync { machines: 2 }), "{error:?}");
+    assert!(matches!(problem(&error), Problem::NotAsync { machines: 2, .. }), "{error:?}");
     let error = folder.error(&["machines_per_group=65536", "groups=65536", "mini_batch=65536"]);
     assert!(matches!(problem(&error), Problem::TooManyMachines { .. }), "{error:?}");
 }
@@ -221,10 +221,10 @@ fn a_varied_run_keeps_machines_and_everything_else() {
 fn a_varied_strategy_is_groups_unless_it_means_that_number() {
     let run = |set: &[&str]| Folder::new().load(set).expect("possible").run;
     let sync = run(&["strategy=sync", "groups=1"]);
-    assert_eq!(sync.with(1, 0.0, 0.1).map(|run| run.strategy), Ok(StrategyName::Sync));
-    assert_eq!(sync.with(4, 0.0, 0.1).map(|run| run.strategy), Ok(StrategyName::Groups));
+    assert_eq!(sync.with(1, 0.0, 0.1).map(|run| run.strategy), Ok(StrategySpec::Sync));
+    assert_eq!(sync.with(4, 0.0, 0.1).map(|run| run.strategy), Ok(StrategySpec::Groups));
     let fully_async = run(&["strategy=async"]);
-    assert_eq!(fully_async.with(4, 0.0, 0.1).map(|run| run.strategy), Ok(StrategyName::Async));
+    assert_eq!(fully_async.with(4, 0.0, 0.1).map(|run| run.strategy), Ok(StrategySpec::Async));
 }
 
 #[test]

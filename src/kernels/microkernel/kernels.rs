@@ -138,6 +138,88 @@ macro_rules! kernels {
             }
         }
 
+        /// See [`Engine::dots_of_stage`].
+        #[target_feature(enable = $features)]
+        unsafe fn dots_of_stage<const LEFT: usize, const RIGHT: usize>(
+            block: &StagedDots<'_>,
+            sums: *mut f32,
+        ) {
+            let (left, stage) = (block.left.as_ptr(), block.stage.as_ptr());
+            let mut taps = [0; RIGHT];
+            taps.copy_from_slice(block.taps);
+            let mut totals = [[zero(); RIGHT]; LEFT];
+            for (at, runs) in block.runs.values.iter().enumerate() {
+                let mut columns = [zero(); RIGHT];
+                for (run, &(place, lane)) in runs.iter().enumerate() {
+                    for (column, tap) in columns.iter_mut().zip(taps) {
+                        // SAFETY: the caller vouches for a vector from the start of every run; the
+                        // lanes before a run, whose addresses may precede the stage, are masked out.
+                        unsafe {
+                            let from = stage.add(tap).wrapping_add(place);
+                            *column =
+                                if run == 0 { load(from) } else { load_last(*column, from, lane) };
+                        }
+                    }
+                }
+                for (i, row) in totals.iter_mut().enumerate() {
+                    // SAFETY: the caller vouches for `LEFT` rows of whole vectors.
+                    let factor = unsafe { load(left.add(i * block.left_pitch + at * LANES)) };
+                    for (total, column) in row.iter_mut().zip(columns) {
+                        *total = multiply_add(factor, column, *total);
+                    }
+                }
+            }
+            for (i, row) in totals.into_iter().enumerate() {
+                for (j, total) in row.into_iter().enumerate() {
+                    // SAFETY: the caller vouches for a vector of sums per pair.
+                    unsafe {
+                        let place = sums.add(i * block.pitch + j * LANES);
+                        store(place, add(load(place), total));
+                    }
+                }
+            }
+        }
+
+        /// See [`Engine::sum`].
+        #[target_feature(enable = $features)]
+        fn sum(values: &[f32]) -> f32 {
+            let mut sums = [zero(); 4];
+            let (blocks, rest) = values.as_chunks::<LANES>();
+            for (at, block) in blocks.iter().enumerate() {
+                // SAFETY: a block is one vector.
+                sums[at % 4] = add(sums[at % 4], unsafe { load(block.as_ptr()) });
+            }
+            if !rest.is_empty() {
+                // SAFETY: the rest has at least one float and fewer than a vector.
+                sums[0] = add(sums[0], unsafe { load_first(rest.as_ptr(), rest.len()) });
+            }
+            let mut lanes = [0.0; LANES];
+            let [a, b, c, d] = sums;
+            // SAFETY: the array is one vector.
+            unsafe { store(lanes.as_mut_ptr(), add(add(a, b), add(c, d))) };
+            lanes.iter().sum()
+        }
+
+        /// `count` floats of every row, `STRIDE` (1 or 2) apart; see [`Engine::copy_rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn copy_rows<const STRIDE: usize>(
+            (source, source_pitch): (*const f32, usize),
+            (target, target_pitch): (*mut f32, usize),
+            (rows, count): (usize, usize),
+        ) {
+            for row in 0..rows {
+                for at in (0..count).step_by(LANES) {
+                    let length = (count - at).min(LANES);
+                    // SAFETY: the caller vouches for these floats on both sides.
+                    unsafe {
+                        let from = source.add(row * source_pitch + at * STRIDE);
+                        let to = target.add(row * target_pitch + at);
+                        store_first(to, length, load_strided::<STRIDE>(from, length));
+                    }
+                }
+            }
+        }
+
         /// See [`Engine::pack`].
         #[target_feature(enable = $features)]
         unsafe fn pack(
@@ -466,6 +548,12 @@ macro_rules! direct_table {
 macro_rules! dot_table {
     ($($left:literal)*; $right:tt) => { &[$(dot_table!(row $left $right)),*] };
     (row $left:literal ($($right:literal)*)) => { &[$(dots::<$left, $right>),*] };
+}
+
+/// The same of `dots_of_stage`.
+macro_rules! staged_dot_table {
+    ($($left:literal)*; $right:tt) => { &[$(staged_dot_table!(row $left $right)),*] };
+    (row $left:literal ($($right:literal)*)) => { &[$(dots_of_stage::<$left, $right>),*] };
 }
 
 /// The lower 32 bits, for instructions that take numbers without a sign as numbers with one.

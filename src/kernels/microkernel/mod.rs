@@ -221,6 +221,10 @@ const MOST_RUNS: usize = 3;
 pub(super) struct Places {
     /// Per vector and run, where it lies in the source and its first lane; a run whose first lane
     /// is behind the last is empty.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only vector kernels read the places")
+    )]
     values: [[(usize, usize); MOST_RUNS]; 2],
     /// Runs of the vector that has more.
     most: usize,
@@ -260,6 +264,39 @@ pub(super) struct Dots<'a> {
     pub pitch: usize,
 }
 
+/// Runs that fill all lanes of some vectors.
+#[derive(Debug)]
+pub(super) struct VectorRuns {
+    /// Per vector its runs, each a place and its first lane.
+    values: Vec<Vec<(usize, usize)>>,
+    /// Largest place.
+    last: usize,
+}
+
+impl VectorRuns {
+    pub fn new(vectors: impl Iterator<Item = Vec<(usize, usize)>>) -> Self {
+        let values: Vec<_> = vectors.collect();
+        let last = values.iter().flatten().map(|&(place, _)| place).max().unwrap_or(0);
+        Self { values, last }
+    }
+}
+
+/// [`Dots`] whose right rows are what packing from a staged image would give.
+#[derive(Clone, Copy)]
+pub(super) struct StagedDots<'a> {
+    pub left: &'a [f32],
+    pub left_rows: usize,
+    /// Distance between left rows.
+    pub left_pitch: usize,
+    pub stage: &'a [f32],
+    /// One offset per right row.
+    pub taps: &'a [usize],
+    /// The runs of a row.
+    pub runs: &'a VectorRuns,
+    /// Distance between the sums of neighbouring left rows.
+    pub pitch: usize,
+}
+
 /// The vector kernels of one instruction set.
 #[derive(Clone, Copy)]
 pub(super) struct Engine {
@@ -274,6 +311,10 @@ struct Kernels {
     tiles: &'static [[TileKernel; 2]],
     directs: &'static [[DirectKernel; MOST_RUNS]],
     dots: &'static [&'static [DotKernel]],
+    staged_dots: &'static [&'static [StagedDotKernel]],
+    /// For strides 1 and 2.
+    copy_rows: [CopyRowsKernel; 2],
+    sum: SumKernel,
     pack: PackKernel,
     scatter: ScatterKernel,
     transpose: TransposeKernel,
@@ -288,6 +329,9 @@ struct Kernels {
 type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
 type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
+type StagedDotKernel = unsafe fn(&StagedDots<'_>, *mut f32);
+type CopyRowsKernel = unsafe fn((*const f32, usize), (*mut f32, usize), (usize, usize));
+type SumKernel = unsafe fn(&[f32]) -> f32;
 type PackKernel = unsafe fn(*const f32, &[usize], &[Run], *mut f32, usize);
 type TransposeKernel = unsafe fn(*const f32, usize, usize, usize, *mut f32, usize);
 type TransformTilesKernel =
@@ -494,6 +538,52 @@ impl Engine {
         // SAFETY: the processor has the instructions. The kernel reads whole vectors of `depth`
         // floats per row and updates one vector per pair, within the lengths compared above.
         unsafe { kernel(left, right, block.depth, sums.as_mut_ptr(), block.pitch) }
+    }
+
+    /// As [`Engine::dots`], with right rows from a staged image.
+    pub fn dots_of_stage(self, block: &StagedDots<'_>, sums: &mut [f32]) {
+        let lanes = self.lanes();
+        let last_tap = block.taps.iter().copied().max().unwrap_or(0);
+        assert!(block.stage.len() >= block.runs.last + last_tap + lanes);
+        let row_len = block.runs.values.len() * lanes;
+        assert!(block.left.len() >= (block.left_rows - 1) * block.left_pitch + row_len);
+        assert!(block.pitch >= block.taps.len() * lanes);
+        assert!(sums.len() >= (block.left_rows - 1) * block.pitch + block.taps.len() * lanes);
+        let kernel = self.kernels.staged_dots[block.left_rows - 1][block.taps.len() - 1];
+        // SAFETY: the processor has the instructions. The kernel reads a vector from the start of
+        // every run, a vector of every left row per vector of runs, and updates one vector per
+        // pair of rows; all were compared with the lengths above.
+        unsafe { kernel(block, sums.as_mut_ptr()) }
+    }
+
+    /// The sum of `values`, lane by lane and then over the lanes.
+    pub fn sum(self, values: &[f32]) -> f32 {
+        let kernel = self.kernels.sum;
+        // SAFETY: the processor has the instructions; the kernel reads the floats of the slice.
+        unsafe { kernel(values) }
+    }
+
+    /// Copies every `stride`-th float, `count` of them, of `rows` rows to consecutive places.
+    ///
+    /// Returns `false` and does nothing for a stride that has no kernel.
+    pub fn copy_rows(
+        self,
+        (source, source_pitch): (&[f32], usize),
+        (target, target_pitch): (&mut [f32], usize),
+        (rows, count): (usize, usize),
+        stride: usize,
+    ) -> bool {
+        let Some(kernel) = self.kernels.copy_rows.get(stride - 1) else { return false };
+        if rows > 0 && count > 0 {
+            assert!(source.len() > (rows - 1) * source_pitch + (count - 1) * stride);
+            assert!(target.len() >= (rows - 1) * target_pitch + count);
+            let source = (source.as_ptr(), source_pitch);
+            let target = (target.as_mut_ptr(), target_pitch);
+            // SAFETY: the processor has the instructions, and the last float of the last row lies
+            // within both slices, as was compared above.
+            unsafe { kernel(source, target, (rows, count)) }
+        }
+        true
     }
 
     /// Copies runs of `source` into the rows of `panel`, one row per offset in `depth`.

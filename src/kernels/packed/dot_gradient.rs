@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::microkernel::{Dots, Engine, Offsets};
+use super::super::microkernel::{Dots, Engine, Offsets, StagedDots, VectorRuns};
 use super::super::packing::{ColumnPanels, RowPanels};
 use super::super::scratch::with_buffers;
 use super::super::shape::ConvolutionShape;
@@ -19,6 +19,8 @@ pub(super) struct DotGradient<'a> {
     planar: Planar,
     taps: Offsets,
     columns: ColumnPanels,
+    /// The runs of every vector of pixels, if the pixels fill all vectors.
+    whole_vectors: Option<VectorRuns>,
 }
 
 impl<'a> DotGradient<'a> {
@@ -30,6 +32,16 @@ impl<'a> DotGradient<'a> {
     ) -> Self {
         let planar = Planar::new(shape.window());
         let place = |row, column| planar.position(row, column);
+        let columns =
+            ColumnPanels::single(engine, shape.output_height(), shape.output_width(), place);
+        let places = |runs: Range<usize>| -> Vec<(usize, usize)> {
+            let runs = columns.runs.values()[runs].iter();
+            runs.map(|run| (run.source, run.target % engine.lanes())).collect()
+        };
+        let whole_vectors = shape
+            .output_pixels()
+            .is_multiple_of(engine.lanes())
+            .then(|| VectorRuns::new(columns.vectors(engine, &columns.panels[0]).map(places)));
         Self {
             engine,
             shape,
@@ -37,12 +49,8 @@ impl<'a> DotGradient<'a> {
             output_gradient,
             planar,
             taps: Offsets::new(planar.taps(shape.group_channels())),
-            columns: ColumnPanels::single(
-                engine,
-                shape.output_height(),
-                shape.output_width(),
-                place,
-            ),
+            columns,
+            whole_vectors,
         }
     }
 
@@ -63,21 +71,45 @@ impl<'a> DotGradient<'a> {
             for image in images {
                 let place = image * shape.sizes().groups + group;
                 self.planar.stage(engine, &self.input[place * planes_len..][..planes_len], stage);
+                let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
+                if let Some(runs) = &self.whole_vectors {
+                    self.dots_of_stage(rows, (stage, runs), sums);
+                    continue;
+                }
                 let runs = (&self.columns.runs, self.columns.panels[0].runs.clone());
                 engine.pack(stage, (&self.taps, 0..depth), runs, right, row_len);
-                let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
-                if row_len == pixels {
-                    self.dots(rows, right, sums);
-                } else {
-                    pad_rows(rows, pixels, left, row_len);
-                    clear_padding(right, pixels, row_len);
-                    self.dots(left, right, sums);
-                }
+                pad_rows(rows, pixels, left, row_len);
+                clear_padding(right, pixels, row_len);
+                self.dots(left, right, sums);
             }
             for (gradient, sum) in gradient.iter_mut().zip(sums.chunks_exact(engine.lanes())) {
                 *gradient = sum.iter().sum();
             }
         });
+    }
+
+    /// Dot products with rows that are read where they are.
+    fn dots_of_stage(&self, left: &[f32], (stage, runs): (&[f32], &VectorRuns), sums: &mut [f32]) {
+        let (engine, filters, depth) =
+            (self.engine, self.shape.group_filters(), self.shape.depth());
+        let (lanes, left_pitch) = (engine.lanes(), self.shape.output_pixels());
+        let left_panels = RowPanels::new(filters, engine.max_dots());
+        let right_panels = RowPanels::new(depth, engine.max_dots());
+        for left_rows in (0..left_panels.count()).map(|panel| left_panels.range(panel)) {
+            for right_rows in (0..right_panels.count()).map(|panel| right_panels.range(panel)) {
+                let block = StagedDots {
+                    left: &left[left_rows.start * left_pitch..],
+                    left_rows: left_rows.len(),
+                    left_pitch,
+                    stage,
+                    taps: &self.taps.values()[right_rows.clone()],
+                    runs,
+                    pitch: depth * lanes,
+                };
+                let place = (left_rows.start * depth + right_rows.start) * lanes;
+                engine.dots_of_stage(&block, &mut sums[place..]);
+            }
+        }
     }
 
     fn dots(&self, left: &[f32], right: &[f32], sums: &mut [f32]) {

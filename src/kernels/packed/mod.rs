@@ -26,8 +26,10 @@ use super::reduction::Chunks;
 use super::shape::ConvolutionShape;
 use super::staging::Window;
 
-/// Most sums for which the weight gradient is computed as dot products along the pixels.
-const MOST_DOTS: usize = 1024;
+/// Most sums for which the weight gradient is computed as dot products along the pixels, in all and
+/// per pixel: for every image each sum is read and written once, which enough pixels make up for.
+const MOST_DOTS: usize = 4096;
+const MOST_DOTS_PER_PIXEL: usize = 4;
 
 /// Output of the convolution, see [`super::forward`].
 pub(super) fn forward(
@@ -103,7 +105,8 @@ pub(super) fn backward_weights(
     output_gradient: &[f32],
     weight_gradient: &mut [f32],
 ) {
-    if shape.group_filters() * shape.depth() <= MOST_DOTS {
+    let sums = shape.group_filters() * shape.depth();
+    if sums <= MOST_DOTS.min(MOST_DOTS_PER_PIXEL * shape.output_pixels()) {
         let gradient = DotGradient::new(engine, shape, input, output_gradient);
         let chunks = Chunks::new(shape, shape.sizes().groups, shape.sizes().batch);
         chunks.sum(weight_gradient, |unit, images, sums| gradient.unit(unit, images, sums));

@@ -1,0 +1,337 @@
+//! Adaptive elastic training: mini-batches of a round go to whoever is free, and their sizes follow
+//! the speeds of the machines.
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{
+    Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
+};
+use super::{
+    Action, Application, Blocked, Change, Cycle, Event, LocalMomentum, ModelPart, OuterRule,
+    Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+};
+use crate::ids::{GroupId, MachineId, ModelVersion};
+use crate::units::SimTime;
+
+/// A round hands out Q examples (a mega-batch) in mini-batches to machines as they become free;
+/// machine i makes u_i local steps of the run's update rule on mini-batches of b_i, with the
+/// learning rate η·b_i·N/b for the run's mini-batch b on N machines. Then w ← Σ (u_i/Σu)·w_i and
+/// b_i ← b_i + β·(u_i − mean u), within b_min … b_max. A round is one update.
+///
+/// Sizes begin at b/N and are rounded to whole examples; they begin there again when an interrupted
+/// run is resumed. In the steady state all machines make equally many steps in a round.
+///
+/// Source: Ma, Rusu et al., "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
+/// Multi-GPU Servers", arXiv:2110.07029 (without its perturbation of merged models).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdaptiveElastic {
+    /// Q, examples of a round.
+    pub mega_batch: u32,
+    /// β of at least 0, examples for every step above the mean.
+    pub gain: f32,
+    /// b_min.
+    pub least_batch: u32,
+    /// b_max, at least b_min.
+    pub most_batch: u32,
+}
+
+const MOST_EXAMPLES: u32 = 1 << 24;
+
+impl Kind for AdaptiveElastic {
+    const CARD: Card = Card {
+        name: "adaptive_elastic",
+        rule: "a round's mini-batches go to whoever is free; w ← Σ (u_i/Σu)·w_i and \
+               b_i ← b_i + β·(u_i − mean u) for u_i local steps",
+        source: "Adaptive Elastic Training, arXiv:2110.07029",
+        grouping: Grouping::One,
+        fc: FcSupport::ReplicatedOnly,
+        knobs: &[
+            Knob {
+                name: "mega_batch",
+                meaning: "Q, examples of a round",
+                values: KnobValues::Count { from: 1, to: u32::MAX },
+                typical: Typical::Count(64),
+            },
+            Knob {
+                name: "gain",
+                meaning: "β, examples by which a mini-batch grows for every step above the mean",
+                values: KnobValues::Number { above: Edge::Included(0.0), below: Edge::Open },
+                typical: Typical::Number(0.5),
+            },
+            Knob {
+                name: "least_batch",
+                meaning: "b_min, the smallest mini-batch",
+                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
+                typical: Typical::Count(1),
+            },
+            Knob {
+                name: "most_batch",
+                meaning: "b_max, the largest mini-batch",
+                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
+                typical: Typical::Count(32),
+            },
+        ],
+    };
+
+    fn from_knobs(knobs: &Knobs) -> Result<Self, ProtocolError> {
+        let kind = AdaptiveElastic {
+            mega_batch: knobs.count("mega_batch"),
+            gain: knobs.number("gain"),
+            least_batch: knobs.count("least_batch"),
+            most_batch: knobs.count("most_batch"),
+        };
+        kind.check().map(|()| kind)
+    }
+
+    fn values(&self) -> Vec<KnobValue> {
+        vec![
+            KnobValue::Count(self.mega_batch),
+            KnobValue::Number(self.gain),
+            KnobValue::Count(self.least_batch),
+            KnobValue::Count(self.most_batch),
+        ]
+    }
+
+    fn start(
+        &self,
+        roster: Roster,
+        from: Option<&Progress>,
+    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+        self.check()?;
+        Ok(Box::new(Elastic::new(*self, roster, from)))
+    }
+}
+
+impl AdaptiveElastic {
+    fn check(self) -> Result<(), ProtocolError> {
+        let AdaptiveElastic { least_batch, most_batch, .. } = self;
+        if least_batch <= most_batch {
+            return Ok(());
+        }
+        let reason = format!(
+            "`least_batch` is {least_batch} but `most_batch` is {most_batch}; it must be at least \
+             `least_batch`"
+        );
+        Err(ProtocolError::Knobs { strategy: Self::CARD.name, reason })
+    }
+}
+
+/// Where a machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Absent,
+    Started,
+    AwaitsModel,
+    Steps(Share),
+    Pushes,
+    /// Its change is there, or it got no mini-batch in this round.
+    Done,
+}
+
+/// What a machine does in a round.
+#[derive(Clone, Copy, Debug)]
+struct Worker {
+    position: Position,
+    /// b_i before rounding.
+    batch: f64,
+    /// u_i.
+    steps: u32,
+}
+
+/// The state machine of [`AdaptiveElastic`].
+#[derive(Debug)]
+struct Elastic {
+    kind: AdaptiveElastic,
+    version: ModelVersion,
+    /// Mini-batches handed out before this round.
+    cycle: u64,
+    /// Mini-batches and examples handed out in this round.
+    handed_out: (u64, u32),
+    /// b/N.
+    usual_batch: f64,
+    workers: Vec<Worker>,
+}
+
+impl Elastic {
+    fn new(kind: AdaptiveElastic, roster: Roster, from: Option<&Progress>) -> Self {
+        let usual_batch = f64::from(roster.mini_batch) / f64::from(roster.conv_machines);
+        let batch = usual_batch.clamp(f64::from(kind.least_batch), f64::from(kind.most_batch));
+        let worker = Worker { position: Position::Absent, batch, steps: 0 };
+        Elastic {
+            kind,
+            version: from.map_or(ModelVersion(0), |progress| progress.version),
+            cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
+            handed_out: (0, 0),
+            usual_batch,
+            workers: vec![worker; roster.conv_machines as usize],
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = MachineId> + use<> {
+        (0..).map(MachineId).take(self.workers.len())
+    }
+
+    fn send_models(&mut self, actions: &mut Vec<Action>) {
+        for machine in self.ids() {
+            let worker = &mut self.workers[machine.index()];
+            (worker.position, worker.steps) = (Position::AwaitsModel, 0);
+            actions.push(Action::SendModel { machine, version: self.version });
+        }
+    }
+
+    /// Gives a free machine its next mini-batch, or lets it push what it came to.
+    fn occupy(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        let (batches, examples) = self.handed_out;
+        let left = self.kind.mega_batch - examples;
+        let worker = &mut self.workers[machine.index()];
+        if left > 0 {
+            let share = Share { machine, offset: 0, size: whole(worker.batch).min(left) };
+            worker.position = Position::Steps(share);
+            self.handed_out = (batches + 1, examples + share.size);
+            let cycle = Cycle { group: GroupId(0), number: self.cycle + batches };
+            actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+        } else if worker.steps > 0 {
+            worker.position = Position::Pushes;
+            actions.push(Action::Push { machine, parcel: Parcel::Difference });
+        } else {
+            worker.position = Position::Done;
+            self.write_if_done(actions);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "rates are single precision")]
+    fn on_computed(&mut self, share: Share, actions: &mut Vec<Action>) {
+        let machine = share.machine;
+        let rate = (f64::from(share.size) / self.usual_batch) as f32;
+        let change = Change::Step { momentum: LocalMomentum::Explicit, rate };
+        actions.push(Action::Change { machine, change });
+        self.workers[machine.index()].steps += 1;
+        self.occupy(machine, actions);
+    }
+
+    fn write_if_done(&mut self, actions: &mut Vec<Action>) {
+        if self.workers.iter().any(|worker| worker.position != Position::Done) {
+            return;
+        }
+        let read = self.version;
+        self.version = read.next();
+        self.cycle += self.handed_out.0;
+        let update = Update {
+            part: ModelPart::Whole,
+            cycle: Cycle { group: GroupId(0), number: self.cycle - 1 },
+            read,
+            written: self.version,
+            staleness: read.since(read),
+        };
+        actions.push(Action::Apply(Application {
+            update,
+            terms: self.terms(),
+            by: ServerRule::Outer(OuterRule { learning_rate: 1.0, momentum: 0.0 }),
+            examples: u64::from(self.handed_out.1),
+        }));
+        self.adapt();
+        self.handed_out = (0, 0);
+        self.send_models(actions);
+    }
+
+    /// u_i / Σu for every machine that made a step.
+    #[expect(clippy::cast_possible_truncation, reason = "weights are single precision")]
+    fn terms(&self) -> Vec<Term> {
+        let all: f64 = self.workers.iter().map(|worker| f64::from(worker.steps)).sum();
+        let stepped = self.ids().zip(&self.workers).filter(|(_, worker)| worker.steps > 0);
+        stepped
+            .map(|(machine, worker)| Term {
+                machine,
+                weight: (f64::from(worker.steps) / all) as f32,
+            })
+            .collect()
+    }
+
+    fn adapt(&mut self) {
+        let AdaptiveElastic { gain, least_batch, most_batch, .. } = self.kind;
+        let n_workers = f64::from(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
+        let all: f64 = self.workers.iter().map(|worker| f64::from(worker.steps)).sum();
+        for worker in &mut self.workers {
+            let above = f64::from(worker.steps) - all / n_workers;
+            let batch = worker.batch + f64::from(gain) * above;
+            worker.batch = batch.clamp(f64::from(least_batch), f64::from(most_batch));
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a mini-batch lies within the bounds of its knobs"
+)]
+fn whole(batch: f64) -> u32 {
+    batch.round() as u32
+}
+
+impl Strategy for Elastic {
+    fn handle(
+        &mut self,
+        _now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
+        let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
+        let own = event.machine().and_then(|id| Some((id, self.workers.get(id.index())?.position)));
+        let Some((machine, position)) = own else {
+            return Err(out_of_place(format!("there are {} machines", self.workers.len())));
+        };
+        match (event, position) {
+            (Event::Started { .. }, Position::Absent) => {
+                self.workers[machine.index()].position = Position::Started;
+                if self.workers.iter().all(|worker| worker.position == Position::Started) {
+                    self.send_models(actions);
+                }
+            }
+            (Event::ModelArrived { .. }, Position::AwaitsModel) => self.occupy(machine, actions),
+            (Event::Computed { .. }, Position::Steps(share)) => self.on_computed(share, actions),
+            (Event::PushArrived { .. }, Position::Pushes) => {
+                self.workers[machine.index()].position = Position::Done;
+                self.write_if_done(actions);
+            }
+            _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> Vec<Blocked> {
+        let late = |done: Position| {
+            let late = self.ids().zip(&self.workers).filter(|(_, own)| own.position != done);
+            let names: Vec<String> = late
+                .map(|(machine, own)| format!("{machine}, which {}", own.position.describe()))
+                .collect();
+            names.join("; ")
+        };
+        let waits_for = |position: Position| match position {
+            Position::Started | Position::Done => Some(late(position)),
+            Position::AwaitsModel => Some("its model from the model server".to_owned()),
+            Position::Absent | Position::Steps(_) | Position::Pushes => None,
+        };
+        let blocked = |(machine, own): (MachineId, &Worker)| {
+            let waits_for = waits_for(own.position)?;
+            Some(Blocked { who: machine.to_string(), waits_for })
+        };
+        self.ids().zip(&self.workers).filter_map(blocked).collect()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    }
+}
+
+impl Position {
+    fn describe(self) -> &'static str {
+        match self {
+            Position::Absent => "has not started",
+            Position::Started => "waits for the others to start",
+            Position::AwaitsModel => "waits for its model",
+            Position::Steps(_) => "makes a local step",
+            Position::Pushes => "sends its change",
+            Position::Done => "waits for the others",
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Synchronous SGD with backup workers: the first N of N + b gradients make an update.
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{
+    Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
+};
+use super::{
+    Action, Application, Blocked, Cycle, Event, ModelPart, Parcel, Progress, ProtocolError, Roster,
+    ServerRule, Share, Stage, Strategy, Update, mean_of,
+};
+use crate::ids::{GroupId, MachineId, ModelVersion};
+use crate::units::SimTime;
+
+/// Per model version w ← w − η·(1/N) Σ g_i over the first N gradients computed on it, of N + b
+/// machines. The mini-batch is that of an update, so each machine computes 1/N of it, and the
+/// divisor is N whoever is late.
+///
+/// With all machines exponential of mean 1, no links and `cancel`, the mean time per update is
+/// H(N + b) − H(b), H the harmonic numbers. With b = 0 it is `sync`.
+///
+/// Source: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv:1604.00981.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupWorkers {
+    /// b, machines beyond the N whose gradients make an update.
+    pub backups: u32,
+    /// What becomes of the late ones.
+    pub late: Late,
+}
+
+/// What becomes of machines whose gradient is not among the first N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Late {
+    /// They stop at once and read the new model.
+    Cancel,
+    /// They finish, their gradient is dropped, and they read the model as it is then.
+    Finish,
+}
+
+impl Kind for BackupWorkers {
+    const CARD: Card = Card {
+        name: "backup_workers",
+        rule: "per version the first N of N + b gradients: w ← w − η·(1/N) Σ g_i; late ones are \
+               dropped",
+        source: "Revisiting Distributed Synchronous SGD, arXiv:1604.00981",
+        grouping: Grouping::One,
+        fc: FcSupport::ReplicatedOnly,
+        knobs: &[
+            Knob {
+                name: "backups",
+                meaning: "b, machines beyond the N whose gradients make an update",
+                values: KnobValues::Count { from: 0, to: u32::MAX },
+                typical: Typical::Count(1),
+            },
+            Knob {
+                name: "late",
+                meaning: "what becomes of late machines",
+                values: KnobValues::Word(&["cancel", "finish"]),
+                typical: Typical::Word("cancel"),
+            },
+        ],
+    };
+
+    fn from_knobs(knobs: &Knobs) -> Result<Self, ProtocolError> {
+        let late = match knobs.word("late") {
+            "cancel" => Late::Cancel,
+            _ => Late::Finish,
+        };
+        Ok(BackupWorkers { backups: knobs.count("backups"), late })
+    }
+
+    fn values(&self) -> Vec<KnobValue> {
+        let late = match self.late {
+            Late::Cancel => "cancel",
+            Late::Finish => "finish",
+        };
+        vec![KnobValue::Count(self.backups), KnobValue::Word(late.to_owned())]
+    }
+
+    fn start(
+        &self,
+        roster: Roster,
+        from: Option<&Progress>,
+    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(FirstOfMany::new(*self, roster, from)?))
+    }
+}
+
+/// Where a machine stands, and on which version it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Absent,
+    Started,
+    AwaitsModel(ModelVersion),
+    Computes(ModelVersion),
+    Pushes(ModelVersion),
+    Pushed,
+}
+
+/// The state machine of [`BackupWorkers`].
+#[derive(Debug)]
+struct FirstOfMany {
+    late: Late,
+    /// N.
+    needed: usize,
+    version: ModelVersion,
+    /// Completed cycles, which are updates.
+    cycle: u64,
+    shares: Vec<Share>,
+    machines: Vec<Position>,
+    /// Cycle on which each machine works, for its examples.
+    cycles: Vec<u64>,
+}
+
+impl FirstOfMany {
+    fn new(
+        kind: BackupWorkers,
+        roster: Roster,
+        from: Option<&Progress>,
+    ) -> Result<Self, ProtocolError> {
+        let machines = roster.conv_machines;
+        let refuse = |reason| ProtocolError::Knobs { strategy: BackupWorkers::CARD.name, reason };
+        let needed = machines.checked_sub(kind.backups).filter(|needed| *needed > 0);
+        let needed = needed.ok_or_else(|| {
+            refuse(format!(
+                "{} backups of {machines} machines leave none; use at most {}",
+                kind.backups,
+                machines - 1
+            ))
+        })?;
+        if kind.backups > 0 && !roster.mini_batch.is_multiple_of(needed) {
+            return Err(refuse(format!(
+                "a mini-batch of {} is not shared evenly by the {needed} machines that make an \
+                 update; use a multiple of {needed}",
+                roster.mini_batch
+            )));
+        }
+        let shares = if kind.backups == 0 {
+            roster.shares(GroupId(0)).collect()
+        } else {
+            let size = roster.mini_batch / needed;
+            let share = |machine: MachineId| Share { machine, offset: machine.0 * size, size };
+            roster.machine_ids().map(share).collect()
+        };
+        let cycle = from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0);
+        Ok(FirstOfMany {
+            late: kind.late,
+            needed: needed as usize,
+            version: from.map_or(ModelVersion(0), |progress| progress.version),
+            cycle,
+            shares,
+            machines: vec![Position::Absent; machines as usize],
+            cycles: vec![cycle; machines as usize],
+        })
+    }
+
+    fn send_model(&mut self, share: Share, actions: &mut Vec<Action>) {
+        let machine = share.machine;
+        self.machines[machine.index()] = Position::AwaitsModel(self.version);
+        self.cycles[machine.index()] = self.cycle;
+        actions.push(Action::SendModel { machine, version: self.version });
+    }
+
+    /// A gradient that is not of the present version comes too late.
+    fn on_push(&mut self, machine: MachineId, of: ModelVersion, actions: &mut Vec<Action>) {
+        if of != self.version {
+            let share = self.shares[machine.index()];
+            actions.push(Action::Drop { share });
+            self.send_model(share, actions);
+            return;
+        }
+        self.machines[machine.index()] = Position::Pushed;
+        let there: Vec<Share> = self
+            .shares
+            .iter()
+            .copied()
+            .filter(|share| self.machines[share.machine.index()] == Position::Pushed)
+            .collect();
+        if there.len() == self.needed {
+            self.write(&there, actions);
+        }
+    }
+
+    fn write(&mut self, shares: &[Share], actions: &mut Vec<Action>) {
+        let read = self.version;
+        self.version = read.next();
+        let update = Update {
+            part: ModelPart::Whole,
+            cycle: Cycle { group: GroupId(0), number: self.cycle },
+            read,
+            written: self.version,
+            staleness: read.since(read),
+        };
+        actions.push(Action::Apply(Application {
+            update,
+            terms: mean_of(shares),
+            by: ServerRule::Scaled(1.0),
+            examples: shares.iter().map(|share| u64::from(share.size)).sum(),
+        }));
+        self.cycle += 1;
+        for share in self.shares.clone() {
+            match (self.machines[share.machine.index()], self.late) {
+                (Position::Pushed, _) => self.send_model(share, actions),
+                (Position::Computes(_) | Position::Pushes(_), Late::Cancel) => {
+                    actions.push(Action::Cancel { machine: share.machine });
+                    actions.push(Action::Drop { share });
+                    self.send_model(share, actions);
+                }
+                (Position::AwaitsModel(_), Late::Cancel) => {
+                    actions.push(Action::Cancel { machine: share.machine });
+                    self.send_model(share, actions);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Strategy for FirstOfMany {
+    fn handle(
+        &mut self,
+        _now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
+        let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
+        let position = event.machine().and_then(|machine| self.machines.get(machine.index()));
+        let Some((machine, position)) = event.machine().zip(position.copied()) else {
+            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
+        };
+        let share = self.shares[machine.index()];
+        let cycle = Cycle { group: GroupId(0), number: self.cycles[machine.index()] };
+        let own = &mut self.machines[machine.index()];
+        match (event, position) {
+            (Event::Started { .. }, Position::Absent) => {
+                *own = Position::Started;
+                if self.machines.iter().all(|position| *position == Position::Started) {
+                    for share in self.shares.clone() {
+                        self.send_model(share, actions);
+                    }
+                }
+            }
+            (Event::ModelArrived { .. }, Position::AwaitsModel(version)) => {
+                *own = Position::Computes(version);
+                actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+            }
+            (Event::Computed { .. }, Position::Computes(version)) => {
+                *own = Position::Pushes(version);
+                actions.push(Action::Push { machine, parcel: Parcel::Gradient });
+            }
+            (Event::PushArrived { .. }, Position::Pushes(version)) => {
+                self.on_push(machine, version, actions);
+            }
+            _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> Vec<Blocked> {
+        let count =
+            |wanted: fn(&Position) -> bool| self.machines.iter().filter(|p| wanted(p)).count();
+        let pushed = count(|position| *position == Position::Pushed);
+        let absent = count(|position| *position == Position::Absent);
+        let waits_for = |position: &Position| match position {
+            Position::Started => Some(format!("{absent} machines that have not started")),
+            Position::AwaitsModel(_) => Some("its model from the model server".to_owned()),
+            Position::Pushed => Some(format!("{} more gradients", self.needed - pushed)),
+            Position::Absent | Position::Computes(_) | Position::Pushes(_) => None,
+        };
+        let blocked = |(share, position): (&Share, &Position)| {
+            Some(Blocked { who: share.machine.to_string(), waits_for: waits_for(position)? })
+        };
+        self.shares.iter().zip(&self.machines).filter_map(blocked).collect()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    }
+}
+
+impl Position {
+    fn describe(self) -> &'static str {
+        match self {
+            Position::Absent => "has not started",
+            Position::Started => "waits for the others to start",
+            Position::AwaitsModel(_) => "waits for its model",
+            Position::Computes(_) => "computes its gradient",
+            Position::Pushes(_) => "sends its gradient",
+            Position::Pushed => "waits for the update",
+        }
+    }
+}

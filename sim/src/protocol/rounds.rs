@@ -1,0 +1,235 @@
+//! Rounds of local steps: all machines step on models of their own, then their changes are
+//! averaged.
+
+use super::{
+    Action, Application, Blocked, Change, Cycle, Event, LocalMomentum, ModelPart, OuterRule,
+    Parcel, Progress, ProtocolError, Roster, ServerRule, Stage, Strategy, Update,
+};
+use crate::ids::{GroupId, MachineId, ModelVersion};
+use crate::units::SimTime;
+
+/// Where a machine stands in its round; the number counts its local steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Absent,
+    Started,
+    AwaitsModel,
+    Steps(u32),
+    Pushes,
+    Pushed,
+}
+
+/// The strategies `local_sgd` and `diloco`.
+///
+/// Per round each machine i takes the model w₀ and makes τ local steps of the run's update rule to
+/// w_i, on its share of τ mini-batches. Then d = Σ (b_i/B)·(w₀ − w_i) changes the model by the
+/// outer rule. A round is one update.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    roster: Roster,
+    steps: u32,
+    outer: OuterRule,
+    version: ModelVersion,
+    /// Local steps of each machine before this round.
+    cycle: u64,
+    machines: Vec<Position>,
+}
+
+impl Rounds {
+    /// Rounds of `steps` local steps, at least 1.
+    pub(super) fn new(
+        steps: u32,
+        outer: OuterRule,
+        roster: Roster,
+        from: Option<&Progress>,
+    ) -> Self {
+        Rounds {
+            roster,
+            steps,
+            outer,
+            version: from.map_or(ModelVersion(0), |progress| progress.version),
+            cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
+            machines: vec![Position::Absent; roster.conv_machines as usize],
+        }
+    }
+
+    fn all_at(&self, position: Position) -> bool {
+        self.machines.iter().all(|own| *own == position)
+    }
+
+    fn send_models(&mut self, actions: &mut Vec<Action>) {
+        for machine in self.roster.machine_ids() {
+            self.machines[machine.index()] = Position::AwaitsModel;
+            actions.push(Action::SendModel { machine, version: self.version });
+        }
+    }
+
+    fn compute(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
+        self.machines[machine.index()] = Position::Steps(step);
+        let cycle = Cycle { group: GroupId(0), number: self.cycle + u64::from(step) };
+        let share = self.roster.share_of(machine);
+        actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+    }
+
+    fn on_computed(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
+        actions.push(Action::Change {
+            machine,
+            change: Change::Step { momentum: LocalMomentum::Explicit, rate: 1.0 },
+        });
+        if step + 1 < self.steps {
+            self.compute(machine, step + 1, actions);
+        } else {
+            self.machines[machine.index()] = Position::Pushes;
+            actions.push(Action::Push { machine, parcel: Parcel::Difference });
+        }
+    }
+
+    fn write(&mut self, actions: &mut Vec<Action>) {
+        let read = self.version;
+        self.version = read.next();
+        let group = GroupId(0);
+        let number = self.cycle + u64::from(self.steps) - 1;
+        let update = Update {
+            part: ModelPart::Whole,
+            cycle: Cycle { group, number },
+            read,
+            written: self.version,
+            staleness: read.since(read),
+        };
+        actions.push(Action::Apply(Application {
+            update,
+            terms: self.roster.mean_over(group),
+            by: ServerRule::Outer(self.outer),
+            examples: u64::from(self.roster.mini_batch) * u64::from(self.steps),
+        }));
+        self.cycle += u64::from(self.steps);
+        self.send_models(actions);
+    }
+
+    fn late(&self, position: Position) -> String {
+        let late = |machine: &MachineId| self.machines[machine.index()] != position;
+        let names: Vec<String> = self
+            .roster
+            .machine_ids()
+            .filter(late)
+            .map(|machine| {
+                format!("{machine}, which {}", self.machines[machine.index()].describe())
+            })
+            .collect();
+        names.join("; ")
+    }
+}
+
+impl Strategy for Rounds {
+    fn handle(
+        &mut self,
+        _now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
+        let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
+        let position = event.machine().and_then(|machine| self.machines.get(machine.index()));
+        let Some((machine, position)) = event.machine().zip(position.copied()) else {
+            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
+        };
+        match (event, position) {
+            (Event::Started { .. }, Position::Absent) => {
+                self.machines[machine.index()] = Position::Started;
+                if self.all_at(Position::Started) {
+                    self.send_models(actions);
+                }
+            }
+            (Event::ModelArrived { .. }, Position::AwaitsModel) => {
+                self.compute(machine, 0, actions);
+            }
+            (Event::Computed { .. }, Position::Steps(step)) => {
+                self.on_computed(machine, step, actions);
+            }
+            (Event::PushArrived { .. }, Position::Pushes) => {
+                self.machines[machine.index()] = Position::Pushed;
+                if self.all_at(Position::Pushed) {
+                    self.write(actions);
+                }
+            }
+            _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> Vec<Blocked> {
+        let waits_for = |position: Position| match position {
+            Position::Started | Position::Pushed => Some(self.late(position)),
+            Position::AwaitsModel => Some("its model from the model server".to_owned()),
+            Position::Absent | Position::Steps(_) | Position::Pushes => None,
+        };
+        let blocked = |machine: MachineId| {
+            let waits_for = waits_for(self.machines[machine.index()])?;
+            Some(Blocked { who: machine.to_string(), waits_for })
+        };
+        self.roster.machine_ids().filter_map(blocked).collect()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    }
+}
+
+impl Position {
+    fn describe(self) -> &'static str {
+        match self {
+            Position::Absent => "has not started",
+            Position::Started => "waits for the others to start",
+            Position::AwaitsModel => "waits for its model",
+            Position::Steps(_) => "makes its local steps",
+            Position::Pushes => "sends its change",
+            Position::Pushed => "waits for the others",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{FcPlacement, Share};
+
+    #[test]
+    fn a_stalled_round_names_who_waits_for_whom() {
+        let roster =
+            Roster { conv_machines: 2, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
+        let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
+        let mut rounds = Rounds::new(1, outer, roster, None);
+        let mut actions = Vec::new();
+        let machine = MachineId(1);
+        rounds.handle(SimTime::ZERO, Event::Started { machine }, &mut actions).expect("in place");
+        let blocked = rounds.blocked();
+        assert_eq!(blocked.len(), 1);
+        assert_eq!(blocked[0].who, "machine 1");
+        assert_eq!(blocked[0].waits_for, "machine 0, which has not started");
+    }
+
+    #[test]
+    fn all_steps_of_a_round_draw_examples_of_their_own() {
+        let roster =
+            Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
+        let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
+        let mut rounds = Rounds::new(2, outer, roster, None);
+        let machine = MachineId(0);
+        let mut numbers = Vec::new();
+        for event in [
+            Event::Started { machine },
+            Event::ModelArrived { machine },
+            Event::Computed { machine },
+            Event::Computed { machine },
+            Event::PushArrived { machine },
+            Event::ModelArrived { machine },
+        ] {
+            let mut actions = Vec::new();
+            rounds.handle(SimTime::ZERO, event, &mut actions).expect("in place");
+            numbers.extend(actions.iter().filter_map(|action| match action {
+                Action::Compute { cycle, share: Share { size: 2, .. }, .. } => Some(cycle.number),
+                _ => None,
+            }));
+        }
+        assert_eq!(numbers, [0, 1, 2]);
+    }
+}

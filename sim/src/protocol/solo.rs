@@ -1,0 +1,216 @@
+//! Machines on their own: each makes local steps, pushes what they came to, and goes on from what
+//! the server answers, without waiting for others.
+
+use super::{
+    Action, Application, Blocked, Change, Cycle, Event, Exchange, ModelPart, Parcel, Progress,
+    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+};
+use crate::ids::{GroupId, MachineId, ModelVersion};
+use crate::units::{SimDuration, SimTime};
+
+/// How a strategy of machines on their own goes about it.
+pub(super) trait Habit: Send + std::fmt::Debug {
+    /// Told when a machine is there.
+    fn started(&mut self, _machine: MachineId, _now: SimTime) {}
+
+    /// The examples of a machine's next gradient, in place of its usual ones.
+    fn share(&self, usual: Share) -> Share {
+        usual
+    }
+
+    /// Whether a machine pushes now, after this many steps on its present model.
+    fn pushes(&mut self, machine: MachineId, steps: u32, now: SimTime) -> bool;
+
+    /// What each computed gradient changes on the machine.
+    fn changes(&self) -> Vec<Change>;
+
+    /// What is pushed after this many steps.
+    fn parcel(&self, steps: u32) -> Parcel;
+
+    /// What the server does with it on arrival.
+    fn merge(&mut self, machine: MachineId) -> Merge;
+
+    /// Told how long a machine took for its steps.
+    fn timed(&mut self, _machine: MachineId, _steps: u32, _span: SimDuration) {}
+}
+
+/// What the server does with what was pushed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Merge {
+    /// It changes the model by a rule; the machine then reads the model.
+    Apply(ServerRule),
+    /// The two models attract each other by α; the machine goes on with its own.
+    Exchange(f32),
+}
+
+/// Where a machine stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Absent,
+    AwaitsModel,
+    Steps,
+    Pushes,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    position: Position,
+    /// Gradients computed and merged so far.
+    cycle: u64,
+    /// Gradients computed since it got its model, and not merged yet.
+    steps: u32,
+    /// Examples behind them, and behind the one that it computes.
+    examples: u64,
+    /// Version that it read, or with which it exchanged, last.
+    read: ModelVersion,
+    /// When its present model arrived.
+    since: SimTime,
+}
+
+/// The strategies in which every machine is on its own; a group is one machine.
+#[derive(Debug)]
+pub(super) struct Solo {
+    roster: Roster,
+    habit: Box<dyn Habit>,
+    version: ModelVersion,
+    machines: Vec<Machine>,
+}
+
+impl Solo {
+    pub(super) fn new(habit: Box<dyn Habit>, roster: Roster, from: Option<&Progress>) -> Self {
+        let version = from.map_or(ModelVersion(0), |progress| progress.version);
+        let cycle_of = |machine: MachineId| {
+            from.and_then(|progress| progress.cycles.get(machine.index()).copied()).unwrap_or(0)
+        };
+        let machine = |id: MachineId| Machine {
+            position: Position::Absent,
+            cycle: cycle_of(id),
+            steps: 0,
+            examples: 0,
+            read: version,
+            since: SimTime::ZERO,
+        };
+        Solo { roster, habit, version, machines: roster.machine_ids().map(machine).collect() }
+    }
+
+    fn send_model(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        (own.position, own.read) = (Position::AwaitsModel, self.version);
+        actions.push(Action::SendModel { machine: id, version: self.version });
+    }
+
+    fn compute(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let share = self.habit.share(self.roster.share_of(id));
+        let own = &mut self.machines[id.index()];
+        own.position = Position::Steps;
+        own.examples += u64::from(share.size);
+        let cycle = Cycle { group: GroupId(id.0), number: own.cycle + u64::from(own.steps) };
+        actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+    }
+
+    fn on_computed(&mut self, id: MachineId, now: SimTime, actions: &mut Vec<Action>) {
+        for change in self.habit.changes() {
+            actions.push(Action::Change { machine: id, change });
+        }
+        let own = &mut self.machines[id.index()];
+        own.steps += 1;
+        let (steps, span) = (own.steps, now - own.since);
+        if self.habit.pushes(id, steps, now) {
+            own.position = Position::Pushes;
+            self.habit.timed(id, steps, span);
+            actions.push(Action::Push { machine: id, parcel: self.habit.parcel(steps) });
+        } else {
+            self.compute(id, actions);
+        }
+    }
+
+    fn on_push(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        own.cycle += u64::from(own.steps);
+        let examples = std::mem::take(&mut own.examples);
+        own.steps = 0;
+        let update = Update {
+            part: ModelPart::Whole,
+            cycle: Cycle { group: GroupId(id.0), number: own.cycle - 1 },
+            read: own.read,
+            written: self.version.next(),
+            staleness: self.version.since(own.read),
+        };
+        self.version = update.written;
+        match self.habit.merge(id) {
+            Merge::Apply(by) => {
+                let terms = vec![Term { machine: id, weight: 1.0 }];
+                actions.push(Action::Apply(Application { update, terms, by, examples }));
+                self.send_model(id, actions);
+            }
+            Merge::Exchange(attraction) => {
+                (own.position, own.read) = (Position::AwaitsModel, self.version);
+                actions.push(Action::Exchange(Exchange {
+                    update,
+                    machine: id,
+                    attraction,
+                    examples,
+                }));
+                actions.push(Action::ReturnModel { machine: id });
+            }
+        }
+    }
+}
+
+impl Strategy for Solo {
+    fn handle(
+        &mut self,
+        now: SimTime,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ProtocolError> {
+        let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
+        let own =
+            event.machine().and_then(|id| Some((id, self.machines.get(id.index())?.position)));
+        let Some((id, position)) = own else {
+            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
+        };
+        match (event, position) {
+            (Event::Started { .. }, Position::Absent) => {
+                self.habit.started(id, now);
+                self.send_model(id, actions);
+            }
+            (Event::ModelArrived { .. }, Position::AwaitsModel) => {
+                self.machines[id.index()].since = now;
+                self.compute(id, actions);
+            }
+            (Event::Computed { .. }, Position::Steps) => self.on_computed(id, now, actions),
+            (Event::PushArrived { .. }, Position::Pushes) => self.on_push(id, actions),
+            _ => return Err(out_of_place(format!("{id} {}", position.describe()))),
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> Vec<Blocked> {
+        let waits = |id: &MachineId| self.machines[id.index()].position == Position::AwaitsModel;
+        let blocked = |id: MachineId| Blocked {
+            who: id.to_string(),
+            waits_for: "its model from the model server".to_owned(),
+        };
+        self.roster.machine_ids().filter(waits).map(blocked).collect()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            version: self.version,
+            fc_version: ModelVersion(0),
+            cycles: self.machines.iter().map(|machine| machine.cycle).collect(),
+        }
+    }
+}
+
+impl Position {
+    fn describe(self) -> &'static str {
+        match self {
+            Position::Absent => "has not started",
+            Position::AwaitsModel => "waits for its model",
+            Position::Steps => "makes its local steps",
+            Position::Pushes => "sends what they came to",
+        }
+    }
+}
