@@ -3,14 +3,16 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Affine, Learning, MachineTimes, PhaseTimes, Scenario, Timing};
+use omnivore_sim::cluster::{
+    Affine, Learning, MachineTimes, NetworkTimes, PhaseTimes, Scenario, Timing,
+};
 use omnivore_sim::cluster::{Unmonitored, replay};
-use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::hardware::{Link, ServiceLaw};
 use omnivore_sim::objective::Objective;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{Agn, FcPlacement, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{CurvePoint, Trace};
-use omnivore_sim::units::{SimDuration, SimTime};
+use omnivore_sim::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
 use omnivore_sim::workload::NetworkSpec;
 
 use super::*;
@@ -245,6 +247,39 @@ fn paced_scenario(strategy: StrategySpec) -> Scenario {
         Scenario { strategy, timing, updates: 16, ..scenario(4, groups, FcPlacement::Replicated) };
     scenario.roster.mini_batch = 12;
     scenario
+}
+
+#[test]
+fn a_paced_run_over_links_takes_the_predicted_time_per_update_and_its_time_adds_up() {
+    for (strategy, fc) in [
+        (StrategySpec::Async, FcPlacement::Merged),
+        (StrategySpec::Async, FcPlacement::Replicated),
+        (StrategySpec::Agn(Agn { steps: 2 }), FcPlacement::Replicated),
+    ] {
+        let mut scenario = paced_scenario(strategy);
+        scenario.roster.fc = fc;
+        if let Timing::Phases(times) = &mut scenario.timing {
+            times.network = Some(NetworkTimes {
+                link: Link {
+                    latency: SimDuration::from_millis(1),
+                    bandwidth: BytesPerSecond::new(1e6).expect("above 0"),
+                },
+                model: Bytes(2000),
+                activations_per_example: Bytes(100),
+            });
+        }
+        let predicted =
+            omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
+        let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
+        let time = |trace: &Trace| trace.time_per_update_s().expect("several updates");
+        let ratio = time(&run.trace) / time(&predicted);
+        assert!((ratio - 1.0).abs() < 0.1, "{strategy}, {fc:?}: {ratio}");
+        for usage in &run.trace.machines {
+            let total = usage.busy + usage.communicating + usage.waiting;
+            assert_eq!(total, run.trace.makespan - SimTime::ZERO);
+        }
+        assert!(run.trace.traffic.sent.0 > 0);
+    }
 }
 
 /// What is predicted is what is executed, under every strategy: a paced run makes its updates from

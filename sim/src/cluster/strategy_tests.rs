@@ -670,6 +670,28 @@ fn a_group_held_back_names_the_groups_that_it_waits_for() {
     assert_eq!(blocked[0].waits_for, "group 0 to complete cycle 0");
 }
 
+/// A machine that computes for long does not keep the link of the server from others meanwhile.
+#[test]
+fn a_link_carries_messages_in_the_order_in_which_they_are_sent() {
+    for strategy in [StrategySpec::Async, StrategySpec::Agn(Agn { steps: 1 })] {
+        let mut scenario = on(strategy, &[0.010, 0.100], &ServiceLaw::Constant);
+        let Timing::Phases(times) = &mut scenario.timing else { unreachable!("as set up") };
+        times.network = Some(NetworkTimes {
+            link: Link {
+                latency: SimDuration::ZERO,
+                bandwidth: BytesPerSecond::new(4e6).expect("above 0"),
+            },
+            model: Bytes(4000),
+            activations_per_example: Bytes(0),
+        });
+        let trace = times_of(&scenario);
+        // Cycles of 12 ms and 102 ms side by side, each with two messages of 1 ms.
+        let expected = 1.0 / (1.0 / 0.012 + 1.0 / 0.102);
+        let measured = trace.time_per_update_s().expect("60 updates");
+        assert!((measured / expected - 1.0).abs() < 0.03, "{strategy}: {measured} {expected}");
+    }
+}
+
 /// A monitor that writes down all events.
 #[derive(Default)]
 struct Scribe(Vec<(SimTime, Event)>);

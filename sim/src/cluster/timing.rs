@@ -199,15 +199,13 @@ impl Serial {
     }
 }
 
-/// The instants of a computation and of the message that follows it.
+/// The instants of a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// When what had to be received is there and computing begins.
     pub begins: SimTime,
-    /// When computing ends and sending begins.
+    /// When computing ends, and sending may begin.
     pub computed: SimTime,
-    /// When the message is at the server.
-    pub arrives: SimTime,
 }
 
 /// Answers "when will it be done?" for every action of a run.
@@ -280,7 +278,7 @@ impl Clockwork {
         })
     }
 
-    /// When a stage that starts now is computed, and its message delivered.
+    /// When a stage that starts now is computed.
     ///
     /// # Errors
     /// [`TimingError::Duration`] when a duration is not possible.
@@ -292,24 +290,35 @@ impl Clockwork {
         stage: Stage,
     ) -> Result<Passage, TimingError> {
         let span = self.stage_duration(cycle, share, stage)?;
-        let Some(network) = self.network() else {
-            let computed = now + span;
-            return Ok(Passage { begins: now, computed, arrives: computed });
-        };
         let activations = self.activation_bytes(share);
-        let begins = match stage {
-            Stage::Backward => transfer(&mut self.fc_server_out, now, network.link, activations),
-            Stage::Forward | Stage::Whole | Stage::Local => now,
-        };
-        let computed = begins + span;
-        let arrives = match stage {
-            Stage::Forward => transfer(&mut self.fc_server_in, computed, network.link, activations),
-            Stage::Backward | Stage::Whole => {
-                transfer(&mut self.model_server_in, computed, network.link, network.model)
+        let begins = match (stage, self.network()) {
+            (Stage::Backward, Some(network)) => {
+                transfer(&mut self.fc_server_out, now, network.link, activations)
             }
-            Stage::Local => computed,
+            _ => now,
         };
-        Ok(Passage { begins, computed, arrives })
+        Ok(Passage { begins, computed: begins + span })
+    }
+
+    /// Whether a message over a link follows the stage; otherwise its end is known at once.
+    pub fn sends_after(&self, stage: Stage) -> bool {
+        self.network().is_some() && stage != Stage::Local
+    }
+
+    /// When the message that follows a stage is at its server, if it is sent now.
+    ///
+    /// A server's link carries messages in the order in which they are sent, so this is asked when
+    /// the stage has been computed and not before.
+    pub fn send_after(&mut self, now: SimTime, share: Share, stage: Stage) -> SimTime {
+        let Some(network) = self.network() else { return now };
+        let activations = self.activation_bytes(share);
+        match stage {
+            Stage::Forward => transfer(&mut self.fc_server_in, now, network.link, activations),
+            Stage::Backward | Stage::Whole => {
+                transfer(&mut self.model_server_in, now, network.link, network.model)
+            }
+            Stage::Local => now,
+        }
     }
 
     /// When the FC server, which starts on a group's mini-batch now, is done with it.
