@@ -421,7 +421,7 @@ impl<'a> Coordinator<'a> {
                 self.replicas.pack(machine, parcel);
                 let now = self.now;
                 let arrives = self.clockwork.as_mut().map_or(now, |c| c.push_arrival(now));
-                let bytes = self.model_bytes();
+                let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::push_bytes);
                 self.expect_message(Event::PushArrived { machine }, arrives, bytes);
             }
             Action::Cancel { machine } => self.cancel(machine),
@@ -433,12 +433,8 @@ impl<'a> Coordinator<'a> {
     fn send_model(&mut self, machine: MachineId) {
         let now = self.now;
         let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
-        let bytes = self.model_bytes();
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
         self.expect_message(Event::ModelArrived { machine }, arrives, bytes);
-    }
-
-    fn model_bytes(&self) -> Bytes {
-        self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes)
     }
 
     /// Expects nothing more of what a machine is at, and enters what it did of it by now.

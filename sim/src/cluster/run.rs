@@ -366,7 +366,7 @@ impl<'a> Driver<'a> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
             let arrives = clockwork.push_arrival(now);
-            self.witness.message(machine, now, arrives, clockwork.model_bytes());
+            self.witness.message(machine, now, arrives, clockwork.push_bytes());
             self.schedule(arrives, Happens::Told(Event::PushArrived { machine }))?;
         }
         Ok(())
@@ -481,8 +481,8 @@ pub fn message_sizes(clockwork: &Clockwork, share: Share, stage: Stage) -> (Byte
     let activations = clockwork.activation_bytes(share);
     match stage {
         Stage::Forward => (Bytes(0), activations),
-        Stage::Backward => (activations, clockwork.model_bytes()),
-        Stage::Whole => (Bytes(0), clockwork.model_bytes()),
+        Stage::Backward => (activations, clockwork.push_bytes()),
+        Stage::Whole => (Bytes(0), clockwork.push_bytes()),
         Stage::Local => (Bytes(0), Bytes(0)),
     }
 }
