@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::progress::{Bar, Remarks, Silent, is_interrupted, remark};
-use super::run_folder::{self, Circumstances, print_summary, write_run};
+use super::run_folder::{self, Circumstances, print_summary, write_head, write_run, write_table};
 use super::setup::overrides;
 use super::{Beginning, Common, Output, json};
 use crate::config::{
@@ -24,7 +24,7 @@ use crate::config::{
 use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::Goal;
 use crate::predict::{Calibration, Prediction};
-use crate::report::table::{Cell, SummaryTable};
+use crate::report::table::{Cell, LongTable, SummaryTable};
 use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
 use crate::runtime::{Checkpoint, Pacing, Stopwatch};
 use crate::store::{RunFolder, RunState, load_state, read_json, save_state};
@@ -127,6 +127,11 @@ impl Done {
             let errors = serde_json::json!({ "time_per_update": json::number(error) });
             object.insert("predicted".into(), predicted);
             object.insert("relative_error".into(), errors);
+        }
+        let goal = experiment.run.target.map(Goal::new);
+        if let Some(crossing) = goal.and_then(|goal| goal.reached(&self.outcome.trace.curve)) {
+            object.insert("updates_to_target".into(), json::number(crossing.updates));
+            object.insert("time_to_target_s".into(), json::number(crossing.time_s));
         }
         object
     }
@@ -240,6 +245,7 @@ fn sweep_runs(
     sweep: &Sweep,
     work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
 ) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
     let folder = run_folder::open(&common.output, verb, &sweep.name)?;
     let bar = Bar::new(verb, sweep.runs.len() as u64, common.output.remarks());
     let results = in_parallel(common.output.n_threads(), &sweep.runs, |run| {
@@ -273,7 +279,7 @@ fn sweep_runs(
         );
         return Err(Failure::Interrupted(text));
     }
-    print_sweep(verb, common, sweep, done, &folder)
+    print_sweep(verb, common, sweep, done, &folder, watch.elapsed())
 }
 
 fn print_sweep(
@@ -282,9 +288,12 @@ fn print_sweep(
     sweep: &Sweep,
     done: Vec<Value>,
     folder: &RunFolder,
+    elapsed: Duration,
 ) -> Result<(), Failure> {
     let table = sweep_table(sweep, &done);
     folder.write("summary.txt", table.to_text().as_bytes())?;
+    write_table(folder, "curves", &sweep_curves(sweep, &done)?)?;
+    write_sweep_head(verb, common, sweep, folder, elapsed)?;
     if common.output.json {
         let mut object = Map::new();
         object.insert("schema_version".into(), 1.into());
@@ -299,6 +308,52 @@ fn print_sweep(
     Ok(())
 }
 
+/// Every evaluation of every run, one row each.
+fn sweep_curves(sweep: &Sweep, done: &[Value]) -> Result<LongTable, Failure> {
+    let rows: Vec<(&str, &Value)> = sweep
+        .runs
+        .iter()
+        .zip(done)
+        .flat_map(|(run, object)| {
+            let points = object["curve"].as_array().map(Vec::as_slice).unwrap_or_default();
+            points.iter().map(|point| (run.name.as_str(), point))
+        })
+        .collect();
+    let float = |key: &'static str| rows.iter().map(move |(_, point)| point[key].as_f64());
+    Ok(LongTable::new()
+        .text("run", rows.iter().map(|(run, _)| (*run).to_owned()))?
+        .integer("update", rows.iter().map(|(_, point)| point["update"].as_u64()))?
+        .float("time_s", float("time_s"))?
+        .float("loss", float("loss"))?
+        .float("validation_loss", float("validation_loss"))?
+        .float("accuracy", float("accuracy"))?)
+}
+
+/// The manifest of a sweep, and the configuration of its first run; the others differ from it as
+/// their names say.
+fn write_sweep_head(
+    verb: &str,
+    common: &Common,
+    sweep: &Sweep,
+    folder: &RunFolder,
+    elapsed: Duration,
+) -> Result<(), Failure> {
+    let Some(first) = sweep.runs.first() else { return Ok(()) };
+    let kind = match verb {
+        "simulate" => Kind::Predicted,
+        "emulate" => Kind::Emulated,
+        _ => Kind::Measured,
+    };
+    let about = Circumstances {
+        verb,
+        kind,
+        set: &common.set,
+        elapsed_s: elapsed.as_secs_f64(),
+        data: None,
+    };
+    write_head(folder, &first.experiment, &about).map(drop)
+}
+
 /// One line per run.
 fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
     let headers = [
@@ -308,6 +363,7 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
         "error (%)",
         "staleness, mean",
         "last loss",
+        "updates to target",
     ];
     let mut table =
         SummaryTable::new(format!("{}: {} runs", sweep.name, sweep.runs.len()), headers);
@@ -322,6 +378,7 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
             Cell::optional(error.map(|error| 100.0 * error)),
             float(&object["staleness"]["mean"]),
             last.map_or(Cell::Absent, |point| float(&point["loss"])),
+            float(&object["updates_to_target"]),
         ]);
     }
     table

@@ -59,7 +59,8 @@ pub fn convolution(
 /// Largest value of each window of `[images, channels, height, width]`; see [`super::max_pooling`].
 pub fn max_pooling(input: Tensor<4>, options: MaxPoolOptions<2>) -> Tensor<4> {
     let MaxPoolOptions { kernel_size, stride, padding, dilation, ceil_mode } = options;
-    let shape = pooling_shape(input.dims(), kernel_size, stride, padding, ceil_mode)
+    let rounding = if ceil_mode { Rounding::Up } else { Rounding::Down };
+    let shape = pooling_shape(input.dims(), kernel_size, stride, padding, rounding)
         .filter(|_| dilation == [1, 1] && runs_here(&input.device(), input.dtype()));
     match shape {
         Some(shape) => Tensor::from_dispatch(<Dispatch as KernelBackend>::pool_maximum(
@@ -75,7 +76,8 @@ pub fn average_pooling(input: Tensor<4>, options: AvgPoolOptions<2>) -> Tensor<4
     let AvgPoolOptions { kernel_size, stride, padding, count_include_pad, ceil_mode } = options;
     let padded = padding != [(0, 0); 2];
     // The kernels count padded zeros; without padding there are none to count.
-    let shape = pooling_shape(input.dims(), kernel_size, stride, padding, ceil_mode)
+    let rounding = if ceil_mode { Rounding::Up } else { Rounding::Down };
+    let shape = pooling_shape(input.dims(), kernel_size, stride, padding, rounding)
         .filter(|_| count_include_pad || !padded)
         .filter(|_| runs_here(&input.device(), input.dtype()));
     match shape {
@@ -167,7 +169,7 @@ fn pooling_shape(
     [window_height, window_width]: [usize; 2],
     stride: [usize; 2],
     padding: [(usize, usize); 2],
-    ceil_mode: bool,
+    rounding: Rounding,
 ) -> Option<PoolingShape> {
     let sizes = PoolingSizes {
         planes: images.checked_mul(channels)?,
@@ -177,7 +179,7 @@ fn pooling_shape(
         window_width,
         stride: same(stride)?,
         padding: same(same(padding)?.into())?,
-        rounding: if ceil_mode { Rounding::Up } else { Rounding::Down },
+        rounding,
     };
     PoolingShape::new(sizes).ok()
 }

@@ -252,9 +252,15 @@ impl<'a> Lowered<'a> {
                 let source = &plane[source * shape.sizes().width..][..shape.sizes().width];
                 target[..tap.columns.start].fill(0.0);
                 target[tap.columns.end..].fill(0.0);
-                let pixels = source[tap.first..].iter().step_by(shape.sizes().stride);
-                for (target, &pixel) in target[tap.columns.clone()].iter_mut().zip(pixels) {
-                    *target = pixel;
+                let target = &mut target[tap.columns.clone()];
+                let source = &source[tap.first..];
+                if shape.sizes().stride == 1 {
+                    target.copy_from_slice(&source[..target.len()]);
+                } else {
+                    let pixels = source.iter().step_by(shape.sizes().stride);
+                    for (target, &pixel) in target.iter_mut().zip(pixels) {
+                        *target = pixel;
+                    }
                 }
             }
         }
@@ -274,9 +280,16 @@ impl<'a> Lowered<'a> {
                 for (y, values) in values.chunks_exact(shape.output_width()).enumerate() {
                     let Some(target) = tap.source_row(shape, y) else { continue };
                     let target = &mut plane[target * width..][..width];
-                    let pixels = target[tap.first..].iter_mut().step_by(shape.sizes().stride);
-                    for (pixel, value) in pixels.zip(&values[tap.columns.clone()]) {
-                        *pixel += value;
+                    let (values, target) = (&values[tap.columns.clone()], &mut target[tap.first..]);
+                    if shape.sizes().stride == 1 {
+                        for (pixel, value) in target.iter_mut().zip(values) {
+                            *pixel += value;
+                        }
+                    } else {
+                        let pixels = target.iter_mut().step_by(shape.sizes().stride);
+                        for (pixel, value) in pixels.zip(values) {
+                            *pixel += value;
+                        }
                     }
                 }
             }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::microkernel::{Engine, Offsets, Places, Right, Run, Runs};
 
-/// Depth of a packed block: its panel of two vectors has to stay in the first-level cache and the
-/// block of all rows in the second-level cache.
-pub(super) const BLOCK_DEPTH: usize = 256;
+/// Most depth of a packed block. Deep blocks read and write the sums less often; a panel of two
+/// vectors and the rows that meet it have to stay in the second-level cache.
+pub(super) const BLOCK_DEPTH: usize = 512;
 
 /// Most row panels for which tiles read the staged image themselves: packing a panel costs as much
 /// as a few rows of products, and pays only if more panels than these share it.

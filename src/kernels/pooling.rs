@@ -217,13 +217,25 @@ impl PoolingShape {
     }
 }
 
+/// Whether a vector kernel has done the inner columns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inner {
+    Done,
+    Left,
+}
+
+impl Inner {
+    fn of(done: Option<bool>) -> Self {
+        if done == Some(true) { Inner::Done } else { Inner::Left }
+    }
+}
+
 impl Windows {
     /// Output columns that remain after the inner ones were done, or all.
-    fn remaining(&self, inner_done: bool) -> [Range<usize>; 2] {
-        if inner_done {
-            [0..self.inner.start, self.inner.end..self.columns]
-        } else {
-            [0..self.columns, 0..0]
+    fn remaining(&self, inner: Inner) -> [Range<usize>; 2] {
+        match inner {
+            Inner::Done => [0..self.inner.start, self.inner.end..self.columns],
+            Inner::Left => [0..self.columns, 0..0],
         }
     }
 }
@@ -277,9 +289,8 @@ pub fn max_pooling(
     let (pixels, output_pixels) = (shape.pixels(), shape.output_pixels());
     let (windows, engine) = (shape.windows(), engine());
     let plane = |((input, output), winners): ((&[f32], &mut [f32]), &mut [u32])| {
-        let done =
-            engine.is_some_and(|engine| engine.max_of_windows(&windows, input, output, winners));
-        for columns in windows.remaining(done) {
+        let done = engine.map(|engine| engine.max_of_windows(&windows, input, output, winners));
+        for columns in windows.remaining(Inner::of(done)) {
             max_of_columns(shape, &windows, input, output, winners, columns);
         }
     };
@@ -389,8 +400,8 @@ pub fn average_pooling(
     };
     units.run(output, |plane, output| {
         let input = &input[plane * pixels..][..pixels];
-        let done = engine.is_some_and(|engine| engine.sums_of_windows(&windows, input, output));
-        for columns in windows.remaining(done) {
+        let done = engine.map(|engine| engine.sums_of_windows(&windows, input, output));
+        for columns in windows.remaining(Inner::of(done)) {
             sums_of_columns(shape, &windows, input, output, columns);
         }
         for (sum, share) in output.iter_mut().zip(&shares) {

@@ -89,7 +89,7 @@ pub fn train(
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
     for machine in coordinator.scenario.roster.machine_ids() {
-        coordinator.expect_message(Event::Started { machine }, coordinator.now);
+        coordinator.expect_message(Event::Started { machine }, coordinator.now, Bytes(0));
     }
     let mut end = coordinator.after_update(monitor)?;
     while end.is_none() {
@@ -105,6 +105,8 @@ struct Expected {
     passage: Passage,
     work: Option<Work>,
     done_at: Option<SimTime>,
+    /// Bytes of the message that it is the arrival of.
+    bytes: Bytes,
 }
 
 /// What a conv machine computes.
@@ -196,9 +198,12 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Notes the arrival of a message, or of anything else that nobody computes for.
-    fn expect_message(&mut self, event: Event, arrives: SimTime) {
-        let passage = Passage { begins: self.now, computed: arrives, arrives };
-        self.expect_event(event, passage, None, Some(arrives));
+    fn expect_message(&mut self, event: Event, arrives: SimTime, bytes: Bytes) {
+        let passage = Passage { begins: self.now, computed: arrives };
+        let ticket = self.expect_event(event, passage, None, Some(arrives));
+        if let Some(expected) = self.expected.get_mut(&(arrives, ticket)) {
+            expected.bytes = bytes;
+        }
     }
 
     /// Notes an event to come, which also waits for a product unless it is done already.
@@ -211,9 +216,10 @@ impl<'a> Coordinator<'a> {
     ) -> u64 {
         let ticket = self.tickets;
         self.tickets += 1;
-        let expected = Expected { event, asked: self.now, passage, work, done_at };
-        self.expected.insert((passage.arrives, ticket), expected);
-        self.prescribed.insert(ticket, passage.arrives);
+        let bytes = Bytes(0);
+        let expected = Expected { event, asked: self.now, passage, work, done_at, bytes };
+        self.expected.insert((passage.computed, ticket), expected);
+        self.prescribed.insert(ticket, passage.computed);
         ticket
     }
 
@@ -320,6 +326,11 @@ impl<'a> Coordinator<'a> {
         self.now = self.now.max(done_at).max(key.0);
         self.note(&expected, done_at);
         let event = expected.event;
+        if let Some(work) = expected.work
+            && self.send_after(event, work)
+        {
+            return Ok(None);
+        }
         if let Some(record) = self.records.last_mut() {
             record.events.push((self.now, event));
         }
@@ -333,23 +344,30 @@ impl<'a> Coordinator<'a> {
         Ok(None)
     }
 
+    /// Lets what a machine has computed cross a link, where there is one in the way.
+    fn send_after(&mut self, event: Event, Work { share, stage, .. }: Work) -> bool {
+        let now = self.now;
+        let Some(clockwork) = self.clockwork.as_mut().filter(|c| c.sends_after(stage)) else {
+            return false;
+        };
+        let arrives = clockwork.send_after(now, share, stage);
+        let (_, bytes) = message_sizes(clockwork, share, stage);
+        self.expect_message(event, arrives, bytes);
+        true
+    }
+
     /// Enters what has just ended into the trace, with the times that it really took.
     fn note(&mut self, expected: &Expected, done_at: SimTime) {
         let Expected { event, asked, passage, work, .. } = expected;
         match (event, work) {
-            (Event::ModelArrived { machine } | Event::PushArrived { machine }, _) => {
-                let size = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
-                self.witness.message(*machine, *asked, self.now, size);
-            }
             (_, Some(Work { cycle, share, stage })) => {
                 let computed = passage.computed.max(done_at).min(self.now);
-                let begins = passage.begins.min(computed);
-                let passage = Passage { begins, computed, arrives: self.now };
-                let sizes = self
+                let passage = Passage { begins: passage.begins.min(computed), computed };
+                let received = self
                     .clockwork
                     .as_ref()
-                    .map_or((Bytes(0), Bytes(0)), |c| message_sizes(c, *share, *stage));
-                self.witness.computed(*share, *stage, *asked, passage, sizes);
+                    .map_or(Bytes(0), |clockwork| message_sizes(clockwork, *share, *stage).0);
+                self.witness.computed(*share, *stage, *asked, passage, received);
                 self.note_lateness(*cycle, expected, done_at);
             }
             (Event::FcServed { group }, None) => {
@@ -357,7 +375,11 @@ impl<'a> Coordinator<'a> {
                 let number = self.strategy.progress().cycles[group.index()];
                 self.note_lateness(Cycle { group: *group, number }, expected, done_at);
             }
-            _ => {}
+            (Event::Started { .. }, None) => {}
+            (event, None) => {
+                let machine = event.machine().expect("only the FC server is no machine");
+                self.witness.message(machine, *asked, self.now, expected.bytes);
+            }
         }
     }
 
@@ -399,7 +421,8 @@ impl<'a> Coordinator<'a> {
                 self.replicas.pack(machine, parcel);
                 let now = self.now;
                 let arrives = self.clockwork.as_mut().map_or(now, |c| c.push_arrival(now));
-                self.expect_message(Event::PushArrived { machine }, arrives);
+                let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::push_bytes);
+                self.expect_message(Event::PushArrived { machine }, arrives, bytes);
             }
             Action::Cancel { machine } => self.cancel(machine),
             Action::Drop { share } => self.witness.dropped(share),
@@ -410,7 +433,8 @@ impl<'a> Coordinator<'a> {
     fn send_model(&mut self, machine: MachineId) {
         let now = self.now;
         let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
-        self.expect_message(Event::ModelArrived { machine }, arrives);
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
+        self.expect_message(Event::ModelArrived { machine }, arrives, bytes);
     }
 
     /// Expects nothing more of what a machine is at, and enters what it did of it by now.
@@ -421,15 +445,14 @@ impl<'a> Coordinator<'a> {
         {
             self.prescribed.remove(&key.1);
             let until = expected.done_at.unwrap_or(self.now).min(self.now).max(expected.asked);
-            let passage = Passage { begins: expected.asked, computed: until, arrives: until };
+            let passage = Passage { begins: expected.asked, computed: until };
             match expected.work {
                 Some(Work { share, stage, .. }) => {
-                    let nothing = (Bytes(0), Bytes(0));
-                    self.witness.computed(share, stage, expected.asked, passage, nothing);
+                    self.witness.computed(share, stage, expected.asked, passage, Bytes(0));
                 }
                 None => {
-                    let size = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
-                    self.witness.message(machine, expected.asked, expected.passage.arrives, size);
+                    let arrives = expected.passage.computed;
+                    self.witness.message(machine, expected.asked, arrives, expected.bytes);
                 }
             }
         }
@@ -441,7 +464,7 @@ impl<'a> Coordinator<'a> {
         let (now, machine) = (self.now, share.machine);
         let passage = match &mut self.clockwork {
             Some(clockwork) => clockwork.stage(now, cycle, share, stage)?,
-            None => Passage { begins: now, computed: now, arrives: now },
+            None => Passage { begins: now, computed: now },
         };
         if stage != Stage::Forward {
             self.witness.processed(share);
@@ -469,7 +492,7 @@ impl<'a> Coordinator<'a> {
             Some(clockwork) => clockwork.fc(self.now, cycle)?,
             None => self.now,
         };
-        let passage = Passage { begins: self.now, computed: until, arrives: until };
+        let passage = Passage { begins: self.now, computed: until };
         let event = Event::FcServed { group: cycle.group };
         let ticket = self.expect_event(event, passage, None, None);
         let activations = self

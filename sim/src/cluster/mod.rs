@@ -9,8 +9,8 @@ pub use run::{
     run, run_strategy,
 };
 pub use timing::{
-    Affine, Clockwork, MachineTimes, NetworkTimes, Passage, PhaseTimes, SlowGroups, Timing,
-    TimingError,
+    Affine, Clockwork, MachineTimes, NetworkTimes, ParameterExchange, Passage, PhaseTimes,
+    SlowGroups, Timing, TimingError,
 };
 pub use witness::{RunEnd, Witness};
 
@@ -19,3 +19,6 @@ mod tests;
 
 #[cfg(test)]
 mod strategy_tests;
+
+#[cfg(test)]
+mod network_tests;

@@ -134,7 +134,8 @@ pub fn run_strategy<'a>(
 ) -> Result<(Trace, ModelServer), RunError> {
     let mut engine = Engine::new();
     for machine in scenario.roster.machine_ids() {
-        engine.schedule(SimTime::ZERO, Due { event: Event::Started { machine }, attempt: 0 })?;
+        let happens = Happens::Told(Event::Started { machine });
+        engine.schedule(SimTime::ZERO, Due { happens, attempt: 0 })?;
     }
     let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed);
     let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
@@ -195,11 +196,28 @@ enum Clock {
     Recorded { now: SimTime },
 }
 
-/// An event to come, unless its machine is told to stop before.
+/// What happens to a machine, unless it is told to stop before.
 struct Due {
-    event: Event,
+    happens: Happens,
     /// How often its machine had been told to stop when this was scheduled.
     attempt: u64,
+}
+
+/// What happens at an instant.
+enum Happens {
+    /// The strategy is told of an event.
+    Told(Event),
+    /// A machine has computed and begins to send, of which the strategy is told on arrival.
+    Sends { share: Share, stage: Stage },
+}
+
+impl Happens {
+    fn machine(&self) -> Option<MachineId> {
+        match self {
+            Happens::Told(event) => event.machine(),
+            Happens::Sends { share, .. } => Some(share.machine),
+        }
+    }
 }
 
 struct Driver<'a> {
@@ -239,25 +257,43 @@ impl<'a> Driver<'a> {
     }
 
     fn next_event(&mut self) -> Result<Option<(SimTime, Event)>, EngineError> {
-        let Clock::Virtual { engine, .. } = &mut self.clock else {
-            return Ok(None);
-        };
-        while let Some((at, Due { event, attempt })) = engine.step()? {
-            let attempts = event.machine().map(|machine| self.attempts[machine.index()]);
-            if attempts.is_none_or(|attempts| attempts == attempt) {
-                return Ok(Some((at, event)));
+        loop {
+            let Clock::Virtual { engine, .. } = &mut self.clock else {
+                return Ok(None);
+            };
+            let Some((at, Due { happens, attempt })) = engine.step()? else {
+                return Ok(None);
+            };
+            let attempts = happens.machine().map(|machine| self.attempts[machine.index()]);
+            if attempts.is_some_and(|attempts| attempts != attempt) {
+                continue;
+            }
+            match happens {
+                Happens::Told(event) => return Ok(Some((at, event))),
+                Happens::Sends { share, stage } => self.send_after(share, stage)?,
             }
         }
-        Ok(None)
     }
 
-    /// Tells the strategy of an event at an instant, unless its machine is stopped before.
-    fn schedule(&mut self, at: SimTime, event: Event) -> Result<(), EngineError> {
-        let attempt = event.machine().map_or(0, |machine| self.attempts[machine.index()]);
+    /// Lets something happen at an instant, unless its machine is stopped before.
+    fn schedule(&mut self, at: SimTime, happens: Happens) -> Result<(), EngineError> {
+        let attempt = happens.machine().map_or(0, |machine| self.attempts[machine.index()]);
         match &mut self.clock {
-            Clock::Virtual { engine, .. } => engine.schedule(at, Due { event, attempt }),
+            Clock::Virtual { engine, .. } => engine.schedule(at, Due { happens, attempt }),
             Clock::Recorded { .. } => Ok(()),
         }
+    }
+
+    /// A machine that has computed a stage sends what follows from it.
+    fn send_after(&mut self, share: Share, stage: Stage) -> Result<(), EngineError> {
+        let Clock::Virtual { engine, clockwork } = &mut self.clock else {
+            return Ok(());
+        };
+        let now = engine.now();
+        let arrives = clockwork.send_after(now, share, stage);
+        let (_, sent) = message_sizes(clockwork, share, stage);
+        self.witness.message(share.machine, now, arrives, sent);
+        self.schedule(arrives, Happens::Told(answer_to(share.machine, stage)))
     }
 
     fn carry_out_all(
@@ -318,7 +354,7 @@ impl<'a> Driver<'a> {
             let now = engine.now();
             let arrives = clockwork.model_arrival(now);
             self.witness.message(machine, now, arrives, clockwork.model_bytes());
-            self.schedule(arrives, Event::ModelArrived { machine })?;
+            self.schedule(arrives, Happens::Told(Event::ModelArrived { machine }))?;
         }
         Ok(())
     }
@@ -330,8 +366,8 @@ impl<'a> Driver<'a> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
             let arrives = clockwork.push_arrival(now);
-            self.witness.message(machine, now, arrives, clockwork.model_bytes());
-            self.schedule(arrives, Event::PushArrived { machine })?;
+            self.witness.message(machine, now, arrives, clockwork.push_bytes());
+            self.schedule(arrives, Happens::Told(Event::PushArrived { machine }))?;
         }
         Ok(())
     }
@@ -340,9 +376,14 @@ impl<'a> Driver<'a> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
             let passage = clockwork.stage(now, cycle, share, stage)?;
-            let sizes = message_sizes(clockwork, share, stage);
-            self.witness.computed(share, stage, now, passage, sizes);
-            self.schedule(passage.arrives, answer_to(share.machine, stage))?;
+            let (received, _) = message_sizes(clockwork, share, stage);
+            let happens = if clockwork.sends_after(stage) {
+                Happens::Sends { share, stage }
+            } else {
+                Happens::Told(answer_to(share.machine, stage))
+            };
+            self.witness.computed(share, stage, now, passage, received);
+            self.schedule(passage.computed, happens)?;
         }
         if stage != Stage::Forward {
             self.witness.processed(share);
@@ -360,7 +401,7 @@ impl<'a> Driver<'a> {
             let now = engine.now();
             let until = clockwork.fc(now, cycle)?;
             self.witness.fc_served(now, until);
-            self.schedule(until, Event::FcServed { group: cycle.group })?;
+            self.schedule(until, Happens::Told(Event::FcServed { group: cycle.group }))?;
         }
         for share in self.scenario.roster.shares(cycle.group) {
             self.compute_gradient(cycle, share);
@@ -440,8 +481,8 @@ pub fn message_sizes(clockwork: &Clockwork, share: Share, stage: Stage) -> (Byte
     let activations = clockwork.activation_bytes(share);
     match stage {
         Stage::Forward => (Bytes(0), activations),
-        Stage::Backward => (activations, clockwork.model_bytes()),
-        Stage::Whole => (Bytes(0), clockwork.model_bytes()),
+        Stage::Backward => (activations, clockwork.push_bytes()),
+        Stage::Whole => (Bytes(0), clockwork.push_bytes()),
         Stage::Local => (Bytes(0), Bytes(0)),
     }
 }

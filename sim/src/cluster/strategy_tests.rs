@@ -318,14 +318,10 @@ proptest! {
         let strategy = all[index % all.len()];
         let mut scenario = Scenario { seed: Seed(seed), ..on(strategy, &means, &law) };
         if let Timing::Phases(times) = &mut scenario.timing {
-            times.network = link.map(|(latency_us, rate)| NetworkTimes {
-                link: Link {
+            times.network = link.map(|(latency_us, rate)| NetworkTimes::through_one_server(Link {
                     latency: SimDuration::from_nanos(latency_us * 1000),
                     bandwidth: BytesPerSecond::new(rate).expect("above 0"),
-                },
-                model: Bytes(4000),
-                activations_per_example: Bytes(0),
-            });
+                }, Bytes(4000), Bytes(0)));
         }
         scenario.roster.mini_batch = 60;
         prop_assume!(crate::protocol::strategy(strategy, scenario.roster, None).is_ok());
@@ -496,14 +492,14 @@ fn the_best_number_of_local_steps_grows_with_the_cost_of_communication() {
             let kind = LocalSgd { steps };
             let mut scenario = on(StrategySpec::LocalSgd(kind), &[0.01; 4], &ServiceLaw::Constant);
             let Timing::Phases(times) = &mut scenario.timing else { unreachable!("as set up") };
-            times.network = Some(NetworkTimes {
-                link: Link {
+            times.network = Some(NetworkTimes::through_one_server(
+                Link {
                     latency: SimDuration::from_millis(latency_ms),
                     bandwidth: BytesPerSecond::from_gigabits(1.0).expect("above 0"),
                 },
-                model: Bytes(4000),
-                activations_per_example: Bytes(0),
-            });
+                Bytes(4000),
+                Bytes(0),
+            ));
             (scenario.updates, scenario.evaluate_every) = (3000, 1);
             scenario.rule.learning_rate = 0.1;
             let mut objective =
@@ -668,6 +664,55 @@ fn a_group_held_back_names_the_groups_that_it_waits_for() {
     assert_eq!(blocked.len(), 1);
     assert_eq!(blocked[0].who, "machine 1");
     assert_eq!(blocked[0].waits_for, "group 0 to complete cycle 0");
+}
+
+/// O9, exactly: all durations are whole microseconds, so nothing is rounded and no tie resolves
+/// otherwise.
+#[test]
+fn at_half_the_speed_every_strategy_takes_exactly_twice_as_long() {
+    let makespan = |strategy: StrategySpec, slowness: u32| {
+        let factor = f64::from(slowness);
+        let strategy = match strategy {
+            StrategySpec::Adsp(kind) => StrategySpec::Adsp(Adsp {
+                commit_interval_ms: kind.commit_interval_ms * if slowness == 2 { 2.0 } else { 1.0 },
+            }),
+            other => other,
+        };
+        let means = [0.010, 0.013, 0.031].map(|mean| mean * factor);
+        let mut scenario = on(strategy, &means, &ServiceLaw::Constant);
+        let Timing::Phases(times) = &mut scenario.timing else { unreachable!("as set up") };
+        let link = Link {
+            latency: SimDuration::from_millis(2) * u64::from(slowness),
+            bandwidth: BytesPerSecond::new(4e6 / factor).expect("above 0"),
+        };
+        times.network = Some(NetworkTimes::through_one_server(link, Bytes(4000), Bytes(0)));
+        times_of(&scenario).makespan - SimTime::ZERO
+    };
+    for strategy in StrategySpec::typical() {
+        assert_eq!(makespan(strategy, 2), makespan(strategy, 1) * 2, "{strategy}");
+    }
+}
+
+/// A machine that computes for long does not keep the link of the server from others meanwhile.
+#[test]
+fn a_link_carries_messages_in_the_order_in_which_they_are_sent() {
+    for strategy in [StrategySpec::Async, StrategySpec::Agn(Agn { steps: 1 })] {
+        let mut scenario = on(strategy, &[0.010, 0.100], &ServiceLaw::Constant);
+        let Timing::Phases(times) = &mut scenario.timing else { unreachable!("as set up") };
+        times.network = Some(NetworkTimes::through_one_server(
+            Link {
+                latency: SimDuration::ZERO,
+                bandwidth: BytesPerSecond::new(4e6).expect("above 0"),
+            },
+            Bytes(4000),
+            Bytes(0),
+        ));
+        let trace = times_of(&scenario);
+        // Cycles of 12 ms and 102 ms side by side, each with two messages of 1 ms.
+        let expected = 1.0 / (1.0 / 0.012 + 1.0 / 0.102);
+        let measured = trace.time_per_update_s().expect("60 updates");
+        assert!((measured / expected - 1.0).abs() < 0.03, "{strategy}: {measured} {expected}");
+    }
 }
 
 /// A monitor that writes down all events.

@@ -111,14 +111,10 @@ prop_compose! {
             machines: speeds.iter().copied().map(machine).collect(),
             fc: affine(fc_ms / 1e3, 1e-5),
             fc_law,
-            network: link.map(|(latency_us, rate)| NetworkTimes {
-                link: Link {
+            network: link.map(|(latency_us, rate)| NetworkTimes::through_one_server(Link {
                     latency: SimDuration::from_nanos(latency_us * 1000),
                     bandwidth: BytesPerSecond::new(rate).expect("above 0"),
-                },
-                model: Bytes(4000),
-                activations_per_example: Bytes(100),
-            }),
+                }, Bytes(4000), Bytes(100))),
             update: SimDuration::from_nanos(update_us * 1000),
         }
     }
@@ -475,7 +471,7 @@ fn a_message_of_no_bytes_costs_its_latency_and_completes() {
         latency: SimDuration::from_millis(5),
         bandwidth: BytesPerSecond::new(1.0).expect("above 0"),
     };
-    times.network = Some(NetworkTimes { link, model: Bytes(0), activations_per_example: Bytes(0) });
+    times.network = Some(NetworkTimes::through_one_server(link, Bytes(0), Bytes(0)));
     let trace = times_of(&scenario(roster, Timing::Phases(times)));
     let cycle = trace.cycle_time_s().expect("many cycles");
     assert!((cycle - (0.01 + 2.0 * 0.005)).abs() < 1e-9, "{cycle}");
@@ -496,8 +492,7 @@ fn more_bytes_never_make_an_update_faster() {
                 latency: SimDuration::from_millis(1),
                 bandwidth: BytesPerSecond::from_gigabits(1.0).expect("above 0"),
             };
-            times.network =
-                Some(NetworkTimes { link, model: Bytes(bytes), activations_per_example: Bytes(0) });
+            times.network = Some(NetworkTimes::through_one_server(link, Bytes(bytes), Bytes(0)));
             times_of(&Scenario { updates: 5, ..scenario(roster, Timing::Phases(times)) }).makespan
         };
         let times: Vec<SimTime> = [0, 1, 1000, 1_000_000, 50_000_000].map(time).into();

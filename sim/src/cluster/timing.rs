@@ -3,6 +3,8 @@
 //! The virtual clock and a paced wall clock ask the same [`Clockwork`], so a paced run prescribes
 //! exactly the durations that a simulation predicts.
 
+use std::num::NonZeroU32;
+
 use rand_chacha::ChaCha8Rng;
 
 use crate::hardware::{Cluster, HardwareError, Link, ServiceLaw};
@@ -53,10 +55,72 @@ pub struct MachineTimes {
 pub struct NetworkTimes {
     /// The link of every machine; a server's link carries one message at a time.
     pub link: Link,
-    /// The model as it is sent to a machine, and a gradient as it is pushed.
+    /// The model as it is sent to a machine.
     pub model: Bytes,
+    /// A gradient as it is pushed: fewer bytes than the model where it is compressed.
+    pub gradient: Bytes,
+    /// How models and gradients travel.
+    pub exchange: ParameterExchange,
     /// Activations of one example, and their gradients.
     pub activations_per_example: Bytes,
+}
+
+/// How models and gradients travel between machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterExchange {
+    /// Through model servers that hold equal parts of the parameters, each behind a link of its
+    /// own: a message of n bytes keeps every link busy for n/S bytes.
+    Servers {
+        /// S, number of servers.
+        shards: NonZeroU32,
+    },
+    /// All-reduce along a ring of k machines: 2·(k − 1) steps of n/k bytes, each of which takes
+    /// latency + n/(k·bandwidth). Nothing is sent back.
+    ///
+    /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+    /// workstations", JPDC 2009.
+    Ring,
+    /// All-reduce along a binary tree of k machines: ⌈log₂ k⌉ steps of n bytes up to the root and
+    /// as many down, each of which takes latency + n/bandwidth.
+    Tree,
+}
+
+impl NetworkTimes {
+    /// Messages through one model server, with gradients of the size of the model.
+    pub fn through_one_server(link: Link, model: Bytes, activations_per_example: Bytes) -> Self {
+        NetworkTimes {
+            link,
+            model,
+            gradient: model,
+            exchange: ParameterExchange::Servers { shards: NonZeroU32::MIN },
+            activations_per_example,
+        }
+    }
+
+    /// How long an all-reduce of the gradient takes; `None` where servers are in between.
+    fn all_reduce(&self, machines: u32) -> Option<SimDuration> {
+        let step = |bytes| self.link.latency + self.link.occupation(bytes);
+        let (steps, bytes) = match self.exchange {
+            ParameterExchange::Servers { .. } => return None,
+            ParameterExchange::Ring => {
+                (2 * (machines - 1), Bytes(self.gradient.0.div_ceil(u64::from(machines))))
+            }
+            ParameterExchange::Tree => {
+                (2 * machines.next_power_of_two().trailing_zeros(), self.gradient)
+            }
+        };
+        Some(step(bytes) * u64::from(steps))
+    }
+
+    /// Bytes that keep each server's link busy while a message of this size crosses.
+    fn part(&self, message: Bytes) -> Bytes {
+        match self.exchange {
+            ParameterExchange::Servers { shards } => {
+                Bytes(message.0.div_ceil(u64::from(shards.get())))
+            }
+            ParameterExchange::Ring | ParameterExchange::Tree => message,
+        }
+    }
 }
 
 /// Durations of the phases of a cycle.
@@ -132,6 +196,12 @@ pub enum TimingError {
         /// The number.
         source: UnitError,
     },
+    /// Machines that are not in step cannot reduce together.
+    #[error("an all-reduce needs all machines in one group, but there are {groups} groups")]
+    AllReduceOfGroups {
+        /// Number of groups.
+        groups: u32,
+    },
     /// The hardware is not usable.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
@@ -204,10 +274,8 @@ impl PhaseTimes {
             machines,
             fc: affine(server.overhead, fc_flops, server.fc_rate()?.get()),
             fc_law: server.service.clone(),
-            network: cluster.link.map(|link| NetworkTimes {
-                link,
-                model,
-                activations_per_example: workload.boundary_bytes(),
+            network: cluster.link.map(|link| {
+                NetworkTimes::through_one_server(link, model, workload.boundary_bytes())
             }),
             update: cluster.update_rate.map_or(SimDuration::ZERO, |rate| model / rate),
         })
@@ -232,15 +300,13 @@ impl Serial {
     }
 }
 
-/// The instants of a computation and of the message that follows it.
+/// The instants of a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// When what had to be received is there and computing begins.
     pub begins: SimTime,
-    /// When computing ends and sending begins.
+    /// When computing ends, and sending may begin.
     pub computed: SimTime,
-    /// When the message is at the server.
-    pub arrives: SimTime,
 }
 
 /// Answers "when will it be done?" for every action of a run.
@@ -283,27 +349,51 @@ impl Clockwork {
     }
 
     /// When a model that is sent now is at its machine: after the updates before it.
+    ///
+    /// After an all-reduce every machine has the sum, so the model costs nothing.
     pub fn model_arrival(&mut self, now: SimTime) -> SimTime {
         let ready = self.model_server.free_at.max(now);
         match self.network() {
-            Some(network) => {
-                transfer(&mut self.model_server_out, ready, network.link, network.model)
+            Some(network) if self.all_reduce().is_none() => {
+                let part = network.part(network.model);
+                transfer(&mut self.model_server_out, ready, network.link, part)
             }
-            None => ready,
+            _ => ready,
         }
     }
 
-    /// When what a machine pushes now is at the model server.
+    /// When what a machine pushes now is at the model server, or has been reduced with what others
+    /// push, if they do so by now.
     pub fn push_arrival(&mut self, now: SimTime) -> SimTime {
-        match self.network() {
-            Some(network) => transfer(&mut self.model_server_in, now, network.link, network.model),
-            None => now,
+        match (self.network(), self.all_reduce()) {
+            (_, Some(span)) => now + span,
+            (Some(network), None) => {
+                let part = network.part(network.gradient);
+                transfer(&mut self.model_server_in, now, network.link, part)
+            }
+            (None, None) => now,
         }
     }
 
-    /// Bytes of one model or gradient message.
+    /// Bytes that are sent to a machine with a model.
     pub fn model_bytes(&self) -> Bytes {
-        self.network().map_or(Bytes(0), |network| network.model)
+        match (self.network(), self.all_reduce()) {
+            (Some(network), None) => network.model,
+            _ => Bytes(0),
+        }
+    }
+
+    /// Bytes that a machine sends with a push: in an all-reduce 2·(k − 1)/k of the gradient, which
+    /// is the mean over the machines of a tree and what every machine of a ring sends.
+    pub fn push_bytes(&self) -> Bytes {
+        let Some(network) = self.network() else { return Bytes(0) };
+        match self.all_reduce() {
+            Some(_) => {
+                let machines = u64::from(self.roster.machines_per_group());
+                Bytes(2 * (machines - 1) * network.gradient.0.div_ceil(machines))
+            }
+            None => network.gradient,
+        }
     }
 
     /// Bytes of the activations of a share, or of their gradients.
@@ -313,7 +403,7 @@ impl Clockwork {
         })
     }
 
-    /// When a stage that starts now is computed, and its message delivered.
+    /// When a stage that starts now is computed.
     ///
     /// # Errors
     /// [`TimingError::Duration`] when a duration is not possible.
@@ -324,25 +414,42 @@ impl Clockwork {
         share: Share,
         stage: Stage,
     ) -> Result<Passage, TimingError> {
+        let groups = self.roster.groups;
+        if groups > 1 && self.all_reduce().is_some() {
+            return Err(TimingError::AllReduceOfGroups { groups });
+        }
         let span = self.stage_duration(cycle, share, stage)?;
-        let Some(network) = self.network() else {
-            let computed = now + span;
-            return Ok(Passage { begins: now, computed, arrives: computed });
-        };
         let activations = self.activation_bytes(share);
-        let begins = match stage {
-            Stage::Backward => transfer(&mut self.fc_server_out, now, network.link, activations),
-            Stage::Forward | Stage::Whole | Stage::Local => now,
-        };
-        let computed = begins + span;
-        let arrives = match stage {
-            Stage::Forward => transfer(&mut self.fc_server_in, computed, network.link, activations),
-            Stage::Backward | Stage::Whole => {
-                transfer(&mut self.model_server_in, computed, network.link, network.model)
+        let begins = match (stage, self.network()) {
+            (Stage::Backward, Some(network)) => {
+                transfer(&mut self.fc_server_out, now, network.link, activations)
             }
-            Stage::Local => computed,
+            _ => now,
         };
-        Ok(Passage { begins, computed, arrives })
+        Ok(Passage { begins, computed: begins + span })
+    }
+
+    /// Whether a message over a link follows the stage; otherwise its end is known at once.
+    pub fn sends_after(&self, stage: Stage) -> bool {
+        self.network().is_some() && stage != Stage::Local
+    }
+
+    /// When the message that follows a stage is at its server, if it is sent now.
+    ///
+    /// A server's link carries messages in the order in which they are sent, so this is asked when
+    /// the stage has been computed and not before.
+    pub fn send_after(&mut self, now: SimTime, share: Share, stage: Stage) -> SimTime {
+        let Some(network) = self.network() else { return now };
+        let activations = self.activation_bytes(share);
+        match stage {
+            Stage::Forward => transfer(&mut self.fc_server_in, now, network.link, activations),
+            Stage::Backward | Stage::Whole => self.push_arrival(now),
+            Stage::Local => now,
+        }
+    }
+
+    fn all_reduce(&self) -> Option<SimDuration> {
+        self.network()?.all_reduce(self.roster.machines_per_group())
     }
 
     /// When the FC server, which starts on a group's mini-batch now, is done with it.

@@ -78,24 +78,22 @@ impl Witness {
         self.messages.push((arrives, size));
     }
 
-    /// A machine computes a stage that was asked for now.
+    /// A machine computes a stage that was asked for now; before it begins to, it receives what it
+    /// needs.
     pub fn computed(
         &mut self,
         share: Share,
         stage: Stage,
         now: SimTime,
         passage: Passage,
-        sizes: (Bytes, Bytes),
+        received: Bytes,
     ) {
         let sheet = &mut self.sheets[share.machine.index()];
         sheet.enter(now, passage.begins, Occupation::Communicating);
         sheet.enter(passage.begins, passage.computed, Occupation::Busy);
-        sheet.enter(passage.computed, passage.arrives, Occupation::Communicating);
-        let (received, sent) = sizes;
         if stage == Stage::Backward {
             self.messages.push((passage.begins, received));
         }
-        self.messages.push((passage.arrives, sent));
     }
 
     /// A machine starts on the last stage of its cycle: its examples count as processed.

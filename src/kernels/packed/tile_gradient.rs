@@ -39,7 +39,8 @@ impl<'a> TileGradient<'a> {
     ) -> Self {
         let sums = shape.group_filters() * shape.depth();
         let blocks = ChannelBlocks::new(engine, shape, sums.div_ceil(GRADIENT_BLOCK));
-        let images_at_once = BLOCK_DEPTH.div_ceil(shape.output_pixels()).min(shape.sizes().batch);
+        let images_at_once =
+            (BLOCK_DEPTH / 2).div_ceil(shape.output_pixels()).min(shape.sizes().batch);
         Self { engine, shape, input, output_gradient, blocks, images_at_once }
     }
 
@@ -77,7 +78,7 @@ impl<'a> TileGradient<'a> {
         let image_len = plan.interleaved.image_len();
         let pixels = shape.output_pixels();
         let most_depth = self.images_at_once * pixels;
-        let block = most_depth.div_ceil(most_depth.div_ceil(2 * BLOCK_DEPTH));
+        let block = most_depth.div_ceil(most_depth.div_ceil(BLOCK_DEPTH));
         let lengths = [
             self.images_at_once * image_len + engine.slack(),
             block * 2 * engine.lanes() + engine.slack(),
