@@ -10,9 +10,9 @@ use super::setup::overrides;
 use super::{Common, json};
 use crate::config::{self, Bar as Expectation, Experiment, Validation};
 use crate::predict::{
-    Agreement, Calibration, Case, Coverage, Crossing, Happened, Regret, Score, Scoring,
+    Agreement, Calibration, Case, Coverage, Crossing, Curve, Happened, Regret, Score, Scoring,
     TruthKeeper, TruthRun, cases, effective_curvature, emulate_truth, predict_case, scenario_of,
-    stability_accuracy, stability_aucs, with_references,
+    stability_accuracy, stability_aucs, tells_of_learning, with_references,
 };
 use crate::report::figure::Source;
 use crate::report::html::{Report, ReportFigure};
@@ -421,7 +421,7 @@ impl Finding<'_> {
         let auc = |value: Option<f64>| value.map_or("–".to_owned(), |auc| format!("{auc:.3}"));
         let Scores { coverage, stability_auc, rule_of_thumb_auc, predictor, .. } = self.scores;
         let unstable = self.cases.iter().filter(|c| c.is_unstable == Happened::Yes).count();
-        vec![
+        [
             format!(
                 "The predicted 90 % interval of updates to target covers {} of the real runs of held-out configurations ({} of those that reach the target); that of the loss covers {} of the evaluations.",
                 percent(coverage.updates_to_target),
@@ -442,7 +442,29 @@ impl Finding<'_> {
             ),
             identifiability(calibration),
         ]
+        .into_iter()
+        .chain(failed_runs(calibration))
+        .collect()
     }
+}
+
+/// Calibration runs that ended above their start, which the fit leaves out.
+fn failed_runs(calibration: &Calibration) -> Option<String> {
+    let failed: Vec<String> = calibration
+        .runs
+        .iter()
+        .filter(|run| !tells_of_learning(&Curve::of_loss(&run.points)))
+        .map(|run| {
+            let rule = run.rule;
+            format!(
+                "μ = {}, η = {}, seed {}",
+                rule.explicit_momentum, rule.learning_rate, run.seed.0
+            )
+        })
+        .collect();
+    (!failed.is_empty()).then(|| {
+        format!("Left out of the fit, since they end above their start: {}.", failed.join("; "))
+    })
 }
 
 /// What the calibration says of its own parameters.

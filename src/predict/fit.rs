@@ -59,7 +59,7 @@ pub struct ProxyFit {
 pub enum FitError {
     /// There is nothing to fit to.
     #[error(
-        "calibration has no run with at least {needed} evaluations of a finite loss; give it more updates or a smaller learning rate"
+        "calibration has no run of at least {needed} evaluations that ends below its start; give it more updates or a smaller learning rate"
     )]
     NoData {
         /// Evaluations that a run must have.
@@ -88,9 +88,10 @@ struct Trial {
 
 /// Finds s, x₁, x₀ and the opening for calibration runs.
 ///
-/// A grid over (opening, ln s) with one seed, then ln s ± 0.15 about the best four with two. For
+/// A grid over (opening, ln s) with one seed, then ln s ± 0.15 about the best four with all. For
 /// each, x₁ and x₀ minimise the Huber loss of L̂/L − 1 over all evaluations by iteratively
-/// re-weighted least squares. Deterministic; grid points are computed in parallel.
+/// re-weighted least squares. Runs that failed are left out, see [`tells_of_learning`].
+/// Deterministic; grid points are computed in parallel.
 ///
 /// # Errors
 /// [`FitError`] when there is no usable run or none is explained.
@@ -100,8 +101,11 @@ pub fn fit(
     warm: WarmStart,
 ) -> Result<ProxyFit, FitError> {
     let needed = omnivore_sim::trace::SMOOTHING_WINDOW;
-    let usable: Vec<Observation> =
-        runs.iter().filter(|run| run.loss.values.len() >= needed).cloned().collect();
+    let usable: Vec<Observation> = runs
+        .iter()
+        .filter(|run| run.loss.values.len() >= needed && tells_of_learning(&run.loss))
+        .cloned()
+        .collect();
     if usable.is_empty() {
         return Err(FitError::NoData { needed });
     }
@@ -123,7 +127,9 @@ pub fn fit(
         .flat_map(|(trial, _)| {
             [-0.15, 0.0, 0.15].map(|shift| Trial {
                 ln_scale: trial.ln_scale + shift,
-                seeds: 2,
+                // Those of the prediction: the level of the loss differs between proxies of two
+                // seeds by several hundredths, which x₁ and x₀ must not take from some of them.
+                seeds: setup.seeds.len(),
                 ..*trial
             })
         })
@@ -139,6 +145,13 @@ pub fn fit(
         .map(|(_, fit)| fit.score)
         .fold(f64::INFINITY, f64::min);
     Ok(ProxyFit { identifiability: far / best.score, ..best })
+}
+
+/// Whether a calibration run ends below its start. One that does not has failed by a spike of its
+/// own luck, often for good (dead units): it says nothing of how fast the network learns, and a
+/// straight line through it and the others explains none of them.
+pub fn tells_of_learning(loss: &Curve) -> bool {
+    !loss.smoothed().ends_above_its_start()
 }
 
 /// Whether real runs start from a checkpoint of synchronous training.

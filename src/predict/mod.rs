@@ -23,7 +23,7 @@ mod validation;
 pub use calibration::{Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate};
 pub use curve::{Crossing, Curve, LOSS_CAP, relative_error};
 pub use features::{FEATURES_PER_CHANNEL, pooled_features};
-pub use fit::{FitError, Observation, ProxyFit, WarmStart, fit};
+pub use fit::{FitError, Observation, ProxyFit, WarmStart, fit, tells_of_learning};
 pub use monotone::{Direction, MonotoneMap};
 pub use proxy::{Prediction, Predictor, PredictorSetup};
 pub use score::{

@@ -8,4 +8,5 @@ mod program;
 mod real_runs;
 mod reference;
 mod tidy;
+mod validate;
 mod verbs;
