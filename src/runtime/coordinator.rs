@@ -141,6 +141,8 @@ struct Coordinator<'a> {
     prescribed: BTreeMap<u64, SimTime>,
     tickets: u64,
     late: BTreeSet<Cycle>,
+    /// What the clock showed when each update of this part of the run was really applied.
+    applied_at: Vec<SimTime>,
     set_aside: Vec<(u64, SimTime, ModelSnapshot)>,
     last_checkpoint: std::time::Instant,
     machines: Vec<Worker<Task>>,
@@ -189,6 +191,7 @@ impl<'a> Coordinator<'a> {
             prescribed: BTreeMap::new(),
             tickets: 0,
             late: BTreeSet::new(),
+            applied_at: Vec::new(),
             set_aside: Vec::new(),
             last_checkpoint: std::time::Instant::now(),
             machines,
@@ -513,6 +516,7 @@ impl<'a> Coordinator<'a> {
         let Application { update, examples, .. } = application;
         if update.part != ModelPart::Fc {
             self.occupy_model_server();
+            self.applied_at.push(self.clock.now());
         }
         self.witness.applied(self.now, *update, *examples);
         self.server.apply_sum(application, &mut self.replicas);
@@ -520,6 +524,7 @@ impl<'a> Coordinator<'a> {
 
     fn exchange(&mut self, exchange: &Exchange) {
         self.occupy_model_server();
+        self.applied_at.push(self.clock.now());
         self.witness.applied(self.now, exchange.update, exchange.examples);
         self.server.exchange(exchange, &mut self.replicas);
     }
@@ -604,11 +609,29 @@ impl<'a> Coordinator<'a> {
     ) -> Result<TrainOutcome, RuntimeError> {
         let interrupted = end == RunEnd::Stopped;
         let end = self.evaluate_set_aside(monitor).unwrap_or(end);
-        let trace = self.witness.clone().close(self.now, end);
+        let mut trace = self.witness.clone().close(self.now, end);
+        if self.clockwork.is_some() {
+            show_real_times(&mut trace, &self.applied_at);
+        }
         let state = self.state(trace.clone());
         let late_cycles = self.late.len() as u64;
         let cycles = state.progress.cycles.iter().sum();
         Ok(TrainOutcome { trace, state, interrupted, late_cycles, cycles })
+    }
+}
+
+/// Puts the instants at which updates were really applied in place of the prescribed ones, which
+/// the protocol goes by: a paced run must not be measured by its own prescription.
+fn show_real_times(trace: &mut Trace, applied_at: &[SimTime]) {
+    let earlier = trace.updates.len().saturating_sub(applied_at.len());
+    for (record, time) in trace.updates[earlier..].iter_mut().zip(applied_at) {
+        record.time = *time;
+    }
+    for point in &mut trace.curve {
+        let index = usize::try_from(point.update).ok().and_then(|n| n.checked_sub(earlier + 1));
+        if let Some(time) = index.and_then(|index| applied_at.get(index)) {
+            point.time = *time;
+        }
     }
 }
 
