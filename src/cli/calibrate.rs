@@ -11,7 +11,7 @@ use crate::config::{self, Hardware};
 use crate::devices::DeviceName;
 use crate::optimizer;
 use crate::predict::{Calibration, CalibrationCurve, Curve, CurveKeeper, calibrate as fit};
-use crate::profile::{AffineFit, Profile, ProfileSetup, measure};
+use crate::profile::{AffineFit, Estimate, Profile, ProfileSetup, measure};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 use crate::report::table::{Cell, SummaryTable};
 use crate::run::{Kind, Lab};
@@ -218,21 +218,42 @@ pub fn profile_table(profile: &Profile) -> SummaryTable {
     );
     let headers = [
         "stage",
-        "fixed (ms)",
-        "per example or machine (ms)",
+        "fixed (ms) [90 %]",
+        "per example or machine (ms) [90 %]",
         "worst residual (%)",
         "variation (cv)",
     ];
     let mut table = SummaryTable::new(title, headers);
     for (name, stage) in profile.stages() {
-        let fitted = |part: fn(&AffineFit) -> f64| stage.fit.as_ref().map(|fit| 1e3 * part(fit));
+        let fitted = |part: fn(&AffineFit) -> Estimate| {
+            stage.fit.as_ref().map_or(Cell::Absent, |fit| milliseconds(part(fit)))
+        };
+        // A stage of a single size has its median in place of a line.
+        let only = stage.measured.first().and_then(|measured| stage.at(measured.size).ok());
+        let fixed = match (&stage.fit, only) {
+            (None, Some(time)) => milliseconds(time.seconds),
+            _ => fitted(|fit| fit.fixed_s),
+        };
         table.rows.push(vec![
             Cell::Text(name.to_owned()),
-            Cell::optional(fitted(|fit| fit.fixed_s.value)),
-            Cell::optional(fitted(|fit| fit.per_size_s.value)),
+            fixed,
+            fitted(|fit| fit.per_size_s),
             Cell::optional(stage.fit.as_ref().map(|fit| 100.0 * fit.worst_residual())),
             Cell::number(stage.coefficient_of_variation),
         ]);
     }
+    let transfers = [("sending a model", profile.send_model_s), ("hand-over", profile.hand_over_s)];
+    for (name, estimate) in transfers {
+        let fixed = milliseconds(estimate);
+        let absent = [Cell::Absent, Cell::Absent, Cell::Absent];
+        table.rows.push([Cell::Text(name.to_owned()), fixed].into_iter().chain(absent).collect());
+    }
     table
+}
+
+/// An estimate with its 90 % interval.
+fn milliseconds(estimate: Estimate) -> Cell {
+    let Estimate { value, low, high } = estimate;
+    let [value, low, high] = [value, low, high].map(|seconds| Cell::number(1e3 * seconds).show());
+    Cell::Text(format!("{value} [{low}, {high}]"))
 }
