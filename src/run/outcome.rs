@@ -34,7 +34,7 @@ impl std::fmt::Display for Kind {
 pub struct Lateness {
     /// Late ones.
     pub late_cycles: u64,
-    /// All.
+    /// All that were begun.
     pub cycles: u64,
 }
 

@@ -73,7 +73,7 @@ pub struct TrainOutcome {
     pub interrupted: bool,
     /// Cycles of a paced run whose computation took longer than prescribed.
     pub late_cycles: u64,
-    /// All completed cycles.
+    /// All cycles that were begun; those that the end of the run cut off count too.
     pub cycles: u64,
 }
 
@@ -615,7 +615,8 @@ impl<'a> Coordinator<'a> {
         }
         let state = self.state(trace.clone());
         let late_cycles = self.late.len() as u64;
-        let cycles = state.progress.cycles.iter().sum();
+        let begun = u64::from(self.scenario.roster.groups);
+        let cycles = state.progress.cycles.iter().sum::<u64>() + begun;
         Ok(TrainOutcome { trace, state, interrupted, late_cycles, cycles })
     }
 }

@@ -42,7 +42,7 @@ fn a_paced_run_says_so_and_takes_at_least_the_prescribed_time() {
 #[test]
 fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     let bench = Bench::new();
-    let settings = ["--set", "groups=1", "--set", "updates=4000", "--set", "evaluate_every=1000"];
+    let settings = ["--set", "groups=1", "--set", "updates=2500", "--set", "evaluate_every=500"];
     let whole = bench.json("train", "whole", &settings);
     let mut interrupted = program();
     interrupted.arg("train").arg(bench.path("run.toml")).args(settings);
@@ -52,15 +52,19 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program starts");
-    // Long enough to load the data and begin, too short to end.
-    std::thread::sleep(Duration::from_millis(600));
+    // The folder is made once interrupts are caught; then long enough to begin, too short to end.
+    while !bench.path("parts").exists() {
+        assert!(child.try_wait().expect("it can be asked").is_none(), "it ended at once");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(400));
     let pid = child.id().to_string();
     let sent = std::process::Command::new("kill").args(["-INT", &pid]).status();
     assert!(sent.expect("kill is there").success());
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(130), "interrupted, not finished");
     let resumed = bench.json("train", "parts", &[&settings[..], &["--resume"]].concat());
-    assert_eq!(resumed["updates"], 4000);
+    assert_eq!(resumed["updates"], 2500);
     let losses = |object: &Value| -> Vec<Value> {
         let curve = object["curve"].as_array().expect("a curve");
         curve.iter().map(|point| point["loss"].clone()).collect()
