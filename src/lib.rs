@@ -13,7 +13,8 @@
 //!  8  predict                the fitted surrogate
 //!  9  optimizer
 //! 10  report                 tables, figures, HTML
-//! 11  cli
+//! 11  reproduce              the paper's plots, held against what was expected
+//! 12  cli
 //! ```
 
 pub mod cli;
@@ -26,6 +27,7 @@ pub mod optimizer;
 pub mod predict;
 pub mod profile;
 pub mod report;
+pub mod reproduce;
 pub mod run;
 pub mod runtime;
 pub mod store;

@@ -9,6 +9,8 @@ mod failure;
 mod json;
 mod optimize;
 mod progress;
+mod report;
+mod reproduce;
 mod run_folder;
 mod runs;
 mod setup;
@@ -83,6 +85,16 @@ enum Verb {
     Optimize(Common),
     /// Score the predictor on real runs of held-out configurations.
     Validate(Common),
+    /// Join run folders into long tables, pictures and one HTML file.
+    Report {
+        /// Folders of runs, sweeps, searches or reproductions.
+        #[arg(required = true, value_name = "RUN")]
+        runs: Vec<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Run an experiment of the paper and hold its numbers against what is expected.
+    Reproduce(reproduce::Options),
     /// Loss and accuracy of a trained model on a data set.
     Evaluate {
         /// Folder of a run made by `train` or `emulate`.
@@ -184,6 +196,8 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Optimize(common) => optimize::optimize(&common),
         Verb::Validate(common) => validate::validate(&common),
+        Verb::Report { runs, output } => report::report(&runs, &output),
+        Verb::Reproduce(options) => reproduce::reproduce(&options),
         Verb::Evaluate { run, export, output } => {
             evaluate::evaluate(&run, export.as_deref(), &output)
         }

@@ -41,7 +41,8 @@ pub fn simulate(common: &Common) -> Result<(), Failure> {
     })
 }
 
-fn simulate_one(
+/// One simulated run, with a prediction where a calibration gives the loss.
+pub(super) fn simulate_one(
     experiment: &Experiment,
     scenario: &Scenario,
     remarks: Remarks,
@@ -386,7 +387,7 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
 
 /// When things happen in a run, with this machine's times from the calibration that the
 /// experiment names.
-fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
+pub(super) fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
     let profiles = match (&experiment.hardware, &experiment.objective) {
         (Hardware::ThisMachine, Some(ObjectiveChoice::Calibration(file))) => {
             let calibration: Calibration = read_json(file.full(), "calibration")?;
@@ -480,7 +481,8 @@ fn train_without_state(
     Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s })
 }
 
-fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, Pacing), Failure> {
+/// What a run on the wall clock does, and whether it is paced.
+pub(super) fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, Pacing), Failure> {
     let (timing, pacing) = match experiment.run.pacing {
         PacingChoice::Hardware => (timing_of(experiment)?, Pacing::Prescribed),
         PacingChoice::None => (unpaced(), Pacing::None),
@@ -490,7 +492,7 @@ fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, Pacing), Fa
 
 /// Time per update that the simulator foresees for a real run: of the paced cluster, or of this
 /// machine where a calibration has measured it.
-fn foreseen_time_per_update(experiment: &Experiment) -> Result<Option<f64>, Failure> {
+pub(super) fn foreseen_time_per_update(experiment: &Experiment) -> Result<Option<f64>, Failure> {
     let measured = matches!(experiment.objective, Some(ObjectiveChoice::Calibration(_)));
     let comparable = match experiment.hardware {
         Hardware::Described(_) => experiment.run.pacing == PacingChoice::Hardware,

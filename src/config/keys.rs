@@ -237,6 +237,65 @@ pub const SWEEP: Section = Section {
     ],
 };
 
+/// `expectation.toml`.
+pub const EXPECTATION: Section = Section {
+    title: "an expectation",
+    keys: &[
+        key("id", "\"T5\"", "identifier by which `reproduce` knows the experiment"),
+        key("title", "\"time per update\"", "what it shows, in a few words"),
+        key("claim", "\"...\"", "what it claims"),
+        key("could_fail", "\"...\"", "how the claim could turn out wrong"),
+        key("analysis", "\"time_per_update\"", "how runs become numbers and figures"),
+        key("runs", "[{ ... }]", "its runs, each a [[runs]]"),
+        key("number", "[{ ... }]", "its numbers, each a [[number]]"),
+    ],
+};
+
+/// `[[runs]]` of an expectation.
+pub const EXPECTATION_RUNS: Section = Section {
+    title: "[[runs]]",
+    keys: &[
+        key("name", "\"small-cnn\"", "their name in numbers and figures"),
+        key("verb", "\"emulate\"", "or \"simulate\", \"train\", \"probe\": how they are run"),
+        key("paths", "64", "seeds whose mean motion a probe follows"),
+        key("smoke_paths", "8", "the same in runs of seconds"),
+        key("file", "\"sweep.toml\"", "the run or sweep, relative to this file"),
+        key("set", "[\"mini_batch=64\"]", "settings laid over it"),
+        key("smoke", "\"smoke.toml\"", "a run or sweep of seconds"),
+        key("smoke_set", "[\"mini_batch=4\"]", "settings laid over that one"),
+    ],
+};
+
+/// `[[number]]` of an expectation.
+pub const EXPECTATION_NUMBER: Section = Section {
+    title: "[[number]]",
+    keys: &[
+        key("name", "\"P_SE, small-cnn, g = 8\"", "which number of the analysis"),
+        key("expected", "2.32", "what it should be, with a tolerance"),
+        key("tolerance", "0.5", "how far off it may be"),
+        key("relative_tolerance", "0.35", "the same as a share of `expected`"),
+        key("least", "1.0", "what it should be at least"),
+        key("most", "1.0", "what it should be at most"),
+        key("source", "\"D\"", "R read in a source, D derived, M recalled and not checked"),
+        key("from", "\"PAPER.md, section 3\"", "where it stands, or how it was derived"),
+        key("why", "\"...\"", "why it deviates, where that is known"),
+        key("paper", "{ ... }", "what the paper has, where something else is expected"),
+        key("needs_cores", "8", "cores without which it is not reproducible"),
+        key("beyond", "\"...\"", "why this program cannot produce it"),
+        key("in_smoke", "\"checked\"", "or \"shown\": whether runs of seconds must meet it"),
+    ],
+};
+
+/// `paper` of a `[[number]]`.
+pub const EXPECTATION_PAPER: Section = Section {
+    title: "`paper`",
+    keys: &[
+        key("value", "0.75", "the value"),
+        key("source", "\"R\"", "R read in a source, D derived, M recalled and not checked"),
+        key("from", "\"...\"", "where it stands, and why something else is expected"),
+    ],
+};
+
 /// The top level of a hardware file.
 pub const HARDWARE: Section = Section {
     title: "a hardware file",

@@ -24,6 +24,7 @@
 //! folder of the experiment.
 
 mod error;
+mod expectation;
 mod experiment;
 mod files;
 mod hardware;
@@ -48,6 +49,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use error::{ConfigError, MissingKey, Mistake, Problem};
+pub use expectation::{
+    Analysis, Expectation, ExpectedNumber, ExpectedRuns, InSmoke, NumberBound, Origin, PaperNumber,
+    RunVerb, expectation, expectation_folders,
+};
 pub use experiment::{DataFacts, Experiment, Hardware};
 pub use files::FilePath;
 pub use keys::{KeyInfo, Section};
@@ -70,9 +75,9 @@ use tree::Table;
 /// Sections of an experiment file and of the files that it names, for documentation.
 pub mod sections {
     pub use super::keys::{
-        CALIBRATION, CALIBRATION_RUN, DEVICE, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
-        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID,
-        WARM_START,
+        CALIBRATION, CALIBRATION_RUN, DEVICE, EXPECTATION, EXPECTATION_NUMBER, EXPECTATION_PAPER,
+        EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC, QUADRATIC, RUN,
+        SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID, WARM_START,
     };
 }
 

@@ -5,6 +5,7 @@
 
 pub mod figure;
 pub mod html;
+pub mod joined;
 pub mod runs;
 pub mod table;
 pub mod validation;

@@ -8,10 +8,12 @@
 mod lab;
 mod outcome;
 mod parallel;
+mod probe;
 
 pub use lab::{Lab, LabError, timing};
 pub use outcome::{Kind, Lateness, Outcome, RunProgress};
 pub use parallel::in_parallel;
+pub use probe::{Probed, probe};
 
 use std::ops::ControlFlow;
 

@@ -133,6 +133,35 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result
     })
 }
 
+/// The bytes of a file; `None` where there is none.
+///
+/// # Errors
+/// [`StoreError::Read`] with the system's reason.
+pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    if path.is_file() { read(path).map(Some) } else { Ok(None) }
+}
+
+/// The files directly in a folder whose names end in `.extension`, by name; none where there is no
+/// such folder.
+///
+/// # Errors
+/// [`StoreError::Read`] with the system's reason.
+pub fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, StoreError> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let failed = |source| StoreError::Read { path: folder.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_file() && path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
     fs::read(path).map_err(|source| StoreError::Read { path: path.to_owned(), source })
 }

@@ -7,6 +7,7 @@ mod optimize;
 mod program;
 mod real_runs;
 mod reference;
+mod reproduce;
 mod tidy;
 mod validate;
 mod verbs;

@@ -3,6 +3,7 @@
 //! | module | answers |
 //! |---|---|
 //! | [`hardware_efficiency`] | how long between two updates |
+//! | [`mean_motion`] | which momentum many runs show |
 //! | [`momentum`] | what an observer of the mean iterate sees |
 //! | [`stability`] | which learning rates converge |
 //! | [`second_moments`] | which loss a quadratic has after each update |
@@ -20,6 +21,7 @@
 
 pub mod error;
 pub mod hardware_efficiency;
+pub mod mean_motion;
 pub mod momentum;
 pub mod second_moments;
 pub mod stability;
@@ -29,6 +31,9 @@ mod tests;
 
 pub use error::AnalyticError;
 pub use hardware_efficiency::{BackupWorkers, ConvPhase, FixedMachines, MeanTime, PhaseTimes};
+pub use mean_motion::{
+    BLOCKS, MeanMotion, MomentumEstimate, Path, constant_delay_momentum, jackknife,
+};
 pub use momentum::{
     MeanState, MeasuredMomentum, Root, TwoPoleLaw, TwoPoles, effective_learning_rate,
     implicit_momentum, largest_mean_stable_step,

@@ -164,6 +164,8 @@ pub(super) struct Ticks {
 pub(super) enum TickNumbers {
     Any,
     Whole,
+    /// On a logarithmic axis: powers of two, where everything that is shown is one.
+    Doublings,
 }
 
 /// The most ticks, up to `most`, whose labels keep clear of each other on an axis of `length`.
@@ -177,6 +179,7 @@ pub(super) fn ticks(
     extent: impl Fn(&str) -> f64,
 ) -> Ticks {
     let candidates = match range.scale {
+        Scale::Log if numbers == TickNumbers::Doublings => doubling_candidates(range),
         Scale::Linear => linear_candidates(range.low, range.high, numbers, most)
             .map(|decimals| label_linear(range, &decimals))
             .collect::<Vec<_>>(),
@@ -195,7 +198,33 @@ pub(super) fn ticks(
         (None, Some(ticks)) => ticks.iter().take(1).cloned().collect(),
         (None, None) => Vec::new(),
     };
-    Ticks { major, minor: minor_ticks(range) }
+    let minor = match numbers {
+        TickNumbers::Doublings => Vec::new(),
+        TickNumbers::Any | TickNumbers::Whole => minor_ticks(range),
+    };
+    Ticks { major, minor }
+}
+
+/// Largest power of two with a tick of its own.
+const MOST_DOUBLINGS: u32 = 40;
+
+/// Powers of two within the range, then every second, third, … of them.
+fn doubling_candidates(range: &Range) -> Vec<Vec<Tick>> {
+    let with_stride = |stride: usize| {
+        (0..=MOST_DOUBLINGS)
+            .step_by(stride)
+            .map(|power| Decimal { mantissa: 1 << power, exponent: 0 })
+            .filter(|decimal| (range.low - 1e-9..=range.high + 1e-9).contains(&decimal.log10()))
+            .collect::<Vec<Decimal>>()
+    };
+    (1..=8).map(|stride| label_log(range, &with_stride(stride))).collect()
+}
+
+/// Whether a projected value of a logarithmic axis is a power of two.
+pub(super) fn is_a_doubling(projected: f64) -> bool {
+    let power = projected / std::f64::consts::LOG10_2;
+    (power - power.round()).abs() < 1e-9
+        && (0.0..=f64::from(MOST_DOUBLINGS)).contains(&power.round())
 }
 
 fn keep_clear(ticks: &[Tick], length: f64, extent: impl Fn(&str) -> f64) -> bool {
@@ -322,6 +351,15 @@ mod tests {
 
     fn log(low: f64, high: f64) -> Range {
         Range { scale: Scale::Log, low: low.log10(), high: high.log10() }
+    }
+
+    #[test]
+    fn an_axis_of_powers_of_two_has_its_ticks_there() {
+        let of = |high| labels(&log(0.95, high), TickNumbers::Doublings);
+        assert_eq!(of(33.0), ["1", "2", "4", "8", "16", "32"]);
+        assert_eq!(of(2000.0), ["1", "4", "16", "64", "256", "1024"]);
+        assert!(is_a_doubling(16_f64.log10()) && is_a_doubling(0.0));
+        assert!(!is_a_doubling(12_f64.log10()) && !is_a_doubling(0.5_f64.log10()));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! labels, the height of the sheet from the lines of title, legend and notes. So nothing
 //! can be clipped, whatever the texts are.
 
-use super::axis::{Range, TickNumbers, Ticks, project, ticks};
+use super::axis::{Range, TickNumbers, Ticks, is_a_doubling, project, ticks};
 use super::bars::Bars;
 use super::legend::{self, Legend, Place, Swatch};
 use super::lettering::{Anchor, Direction, Label, Lettering};
@@ -134,7 +134,7 @@ pub(super) fn alone<'a>(
         Place::Beside(legend) if legend.width() > 0.0 => legend.width() + 16.0,
         Place::Beside(_) | Place::Below(_) => 0.0,
     };
-    let texts = plan.texts(inner - plan.side, lettering);
+    let texts = plan.texts(inner - plan.side, &[], lettering);
     let mut labels = Vec::new();
     let (head, side, foot) = (texts.head(), plan.side, texts.foot());
     let room = inner - beside - side;
@@ -160,8 +160,21 @@ pub(super) fn alone<'a>(
     Some(Sheet { width: measures.width, height, panels: vec![panel], swatches, labels })
 }
 
-/// Lays out figures as small multiples with one legend below them all. Frames of a row
-/// and of a column are aligned.
+/// The notes that every one of several panels has: they are said once for all.
+fn common_notes(figures: &[Figure]) -> Vec<String> {
+    let [first, others @ ..] = figures else { return Vec::new() };
+    let is_common = |note: &&String| others.iter().all(|other| other.notes.contains(note));
+    let mut common: Vec<String> = Vec::new();
+    for note in first.notes.iter().filter(|_| !others.is_empty()).filter(is_common) {
+        if !common.contains(note) {
+            common.push(note.clone());
+        }
+    }
+    common
+}
+
+/// Lays out figures as small multiples with one legend and the notes that they share below them
+/// all. Frames of a row and of a column are aligned.
 pub(super) fn grid<'a>(
     figures: &'a [Figure],
     data: &'a [Prepared],
@@ -182,6 +195,7 @@ pub(super) fn grid<'a>(
     let frame_width = room - overhangs.fold(0.0, f64::max);
     let columns = columns.clamp(1, figures.len().max(1));
     let width = 2.0 * EDGE + columns as f64 * (measures.width + EDGE) - EDGE;
+    let common = common_notes(figures);
     let mut labels = Vec::new();
     let mut panels = Vec::new();
     let mut top = EDGE;
@@ -191,7 +205,7 @@ pub(super) fn grid<'a>(
             .by_ref()
             .take(columns)
             .map(|plan| {
-                let texts = plan.texts(room, lettering);
+                let texts = plan.texts(room, &common, lettering);
                 (plan, texts)
             })
             .collect();
@@ -211,8 +225,13 @@ pub(super) fn grid<'a>(
     }
     let entries = legend::entries(figures, data, looks);
     let legend = Legend::in_columns(entries, lettering, width - 2.0 * EDGE);
-    let height = top + legend.height() + EDGE;
+    let mut height = top + legend.height() + EDGE;
     let swatches = legend.put(EDGE, top, &mut labels);
+    let inner = width - 2.0 * EDGE;
+    for line in common.iter().flat_map(|note| lettering.wrap(note, NOTE, inner, 4)) {
+        labels.push(label(&line, EDGE, height, NOTE, Anchor::Start, FAINT_TEXT));
+        height += NOTE * LEADING;
+    }
     Sheet { width, height, panels, swatches, labels }
 }
 
@@ -250,9 +269,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn texts(&self, width: f64, lettering: &Lettering) -> Texts {
-        let given = &self.figure.notes;
-        let mut notes: Vec<String> = given.iter().take(MOST_NOTES).cloned().collect();
+    /// The texts of the panel, without the notes in `elsewhere`.
+    fn texts(&self, width: f64, elsewhere: &[String], lettering: &Lettering) -> Texts {
+        let notes = self.figure.notes.iter().filter(|note| !elsewhere.contains(note));
+        let given: Vec<&String> = notes.collect();
+        let mut notes: Vec<String> = given.iter().take(MOST_NOTES).copied().cloned().collect();
         if given.len() > MOST_NOTES {
             notes.push(format!("and {} more notes", given.len() - MOST_NOTES));
         }
@@ -361,10 +382,14 @@ fn y_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Rang
     })
 }
 
-/// Bars at whole places count something: no tick at a half.
+/// Bars at whole places count something: no tick at a half. Numbers of groups are mostly powers of
+/// two: then ticks are too.
 fn tick_numbers(data: &Prepared, bars: Option<&Bars>, scale: Scale) -> TickNumbers {
-    let mut places = data.series.iter().flat_map(|runs| runs.samples().map(|s| s.x));
-    let whole = bars.is_some() && scale == Scale::Linear && places.all(|x| x.fract() == 0.0);
+    let places = || data.series.iter().flat_map(|runs| runs.samples().map(|s| s.x));
+    if scale == Scale::Log && places().all(is_a_doubling) {
+        return TickNumbers::Doublings;
+    }
+    let whole = bars.is_some() && scale == Scale::Linear && places().all(|x| x.fract() == 0.0);
     if whole { TickNumbers::Whole } else { TickNumbers::Any }
 }
 

@@ -262,3 +262,18 @@ proptest! {
         assert_valid(&draw_grid(&figures, columns).unwrap());
     }
 }
+
+#[test]
+fn a_note_that_all_panels_share_is_said_once_and_one_of_a_single_panel_stays_with_it() {
+    let panel = |own: &str| {
+        let mut panel = figure(linear(), log(), vec![line(vec![(1.0, 2.0), (2.0, 1.0)])]);
+        panel.notes = vec!["shared by all".to_owned(), own.to_owned()];
+        panel
+    };
+    let drawn = draw_grid(&[panel("only here"), panel("only there")], 2).unwrap();
+    assert_valid(&drawn);
+    for text in ["shared by all", "only here", "only there"] {
+        let label = format!("aria-label=\"{text}\"");
+        assert_eq!(drawn.svg.matches(&label).count(), 1, "{text}");
+    }
+}

@@ -22,6 +22,7 @@ pub const TOOLKIT_FLOORS: &[&[&str]] = &[
     &["predict"],
     &["optimizer"],
     &["report"],
+    &["reproduce"],
     &["cli", "serve"],
 ];
 

@@ -1,6 +1,7 @@
 //! The closed forms against tabulated numbers (computed independently), each other, and sampling.
 
 mod hardware_efficiency;
+mod mean_motion;
 mod momentum;
 mod sampling;
 mod second_moments;

@@ -59,7 +59,7 @@ pub fn estimate(setting: Setting, checkpoints: &[usize]) -> Vec<(Estimate, Estim
 }
 
 /// The weight of one path at the given updates.
-fn path(setting: Setting, checkpoints: &[usize], rng: &mut ChaCha8Rng) -> Vec<f64> {
+pub fn path(setting: Setting, checkpoints: &[usize], rng: &mut ChaCha8Rng) -> Vec<f64> {
     let Setting { law, groups, rule, direction, .. } = setting;
     let groups = count(groups).get() as usize;
     let mut weight = direction.initial_second_moment.sqrt();

@@ -1,0 +1,389 @@
+//! Carries out the runs of experiments, each configuration once, and says how long it will take.
+
+use std::sync::Mutex;
+
+use omnivore_sim::objective::Objective;
+use omnivore_sim::workload::Phase;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::Output;
+use super::super::failure::Failure;
+use super::super::progress::{Remarks, Silent, is_interrupted, remark};
+use super::super::runs;
+use crate::config::{self, Expectation, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb};
+use crate::reproduce::{Extent, Observation};
+use crate::run::{self, Kind, Lab, LabError, in_parallel};
+use crate::runtime::Stopwatch;
+use crate::store::RunFolder;
+
+/// Seconds between two remarks on progress.
+const REMARK_EVERY_S: f64 = 15.0;
+/// What a core computes, roughly: only to foretell how long runs take before one has ended.
+const ASSUMED_FLOP_PER_S: f64 = 4e9;
+/// What an event of a group costs the simulator, roughly.
+const ASSUMED_S_PER_EVENT: f64 = 2e-6;
+
+/// A run that an experiment needs.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    runs: String,
+    name: String,
+    verb: RunVerb,
+    /// Seeds of a probe; 1 of any other run.
+    paths: u32,
+    experiment: Experiment,
+    /// Everything that fixes the run, so that experiments can share it.
+    identity: String,
+    /// Roughly the seconds that it takes one core.
+    weight: f64,
+}
+
+/// The runs of an experiment in their order.
+pub fn plan(expectation: &Expectation, extent: Extent) -> Result<Vec<Planned>, Failure> {
+    let mut planned = Vec::new();
+    for runs in &expectation.runs {
+        let (file, set) = match extent {
+            Extent::Full => (&runs.file, &runs.set),
+            Extent::Smoke => (&runs.smoke, &runs.smoke_set),
+        };
+        let overrides = Overrides { set: set.clone(), seed: None };
+        let experiments = match config::load_any(file.full(), &overrides)? {
+            Loaded::Run(experiment) => vec![(runs.name.clone(), *experiment)],
+            Loaded::Sweep(sweep) => {
+                sweep.runs.into_iter().map(|run| (run.name, run.experiment)).collect()
+            }
+        };
+        let paths = match (runs.verb, extent) {
+            (RunVerb::Probe { paths, .. }, Extent::Full) => paths,
+            (RunVerb::Probe { smoke_paths, .. }, Extent::Smoke) => smoke_paths,
+            _ => 1,
+        };
+        for (name, experiment) in experiments {
+            let identity = identity(runs.verb, paths, &experiment);
+            let weight = f64::from(paths) * weight(runs.verb, &experiment)?;
+            let (runs, verb) = (runs.name.clone(), runs.verb);
+            planned.push(Planned { runs, name, verb, paths, experiment, identity, weight });
+        }
+    }
+    Ok(planned)
+}
+
+fn identity(verb: RunVerb, paths: u32, experiment: &Experiment) -> String {
+    let verb = match verb {
+        RunVerb::Simulate => "Simulate".to_owned(),
+        RunVerb::Emulate => "Emulate".to_owned(),
+        RunVerb::Train => "Train".to_owned(),
+        RunVerb::Probe { .. } => format!("Probe {paths}"),
+    };
+    let files = experiment.bundle(std::path::Path::new("."));
+    let texts: Vec<String> = files.into_iter().map(|(_, text)| text).collect();
+    format!("{verb} {}\n{}", env!("CARGO_PKG_VERSION"), texts.join("\n"))
+}
+
+/// Roughly the seconds that a run takes.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn weight(verb: RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
+    let run = &experiment.run;
+    let updates = run.updates as f64;
+    let phases = [Phase::Conv, Phase::Fc].map(|phase| experiment.workload.phase(phase));
+    let forward: f64 = phases.iter().map(|phase| phase.forward_flops.0 as f64).sum();
+    let backward: f64 = phases.iter().map(|phase| phase.backward_flops.0 as f64).sum();
+    Ok(match verb {
+        RunVerb::Simulate => {
+            updates * f64::from(run.roster.machines_per_group()) * ASSUMED_S_PER_EVENT
+        }
+        RunVerb::Emulate => {
+            let gradients = updates * f64::from(run.roster.mini_batch) * (forward + backward);
+            let evaluations =
+                updates / run.evaluate_every as f64 * f64::from(run.evaluation_examples) * forward;
+            (gradients + evaluations) / ASSUMED_FLOP_PER_S
+        }
+        RunVerb::Probe { .. } if experiment.objective.is_some() => updates * ASSUMED_S_PER_EVENT,
+        RunVerb::Probe { .. } => {
+            let gradients = 2.0 * updates * f64::from(run.roster.mini_batch);
+            gradients * (forward + backward) / ASSUMED_FLOP_PER_S
+        }
+        RunVerb::Train => {
+            let foreseen = runs::foreseen_time_per_update(experiment)?;
+            updates * foreseen.unwrap_or(0.01)
+        }
+    })
+}
+
+/// What came of the runs of an experiment.
+pub struct Observed {
+    /// One for each run, in their order.
+    pub observations: Vec<Observation>,
+    /// Why there are none, where this machine lacks what they need.
+    pub missing: Option<String>,
+}
+
+/// A run as it is kept, with what it was.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    identity: String,
+    observation: Observation,
+}
+
+/// Labs that runs share, by the settings that make them.
+type Shelf = Mutex<Vec<(Value, std::sync::Arc<Lab>)>>;
+
+/// Carries out planned runs.
+pub struct Runner<'a> {
+    folder: &'a RunFolder,
+    threads: usize,
+    remarks: Remarks,
+    watch: Stopwatch,
+    labs: Shelf,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    n_runs: usize,
+    n_done: usize,
+    /// Weight of the runs that are still to be made, and of those made since the beginning.
+    left: f64,
+    made: f64,
+    remarked_s: f64,
+}
+
+impl<'a> Runner<'a> {
+    /// A runner of these runs; what the folder holds of them already is not done again.
+    pub fn new<'p>(
+        folder: &'a RunFolder,
+        output: &Output,
+        planned: impl Iterator<Item = &'p Planned>,
+    ) -> Result<Self, Failure> {
+        let mut seen = std::collections::BTreeSet::new();
+        let (mut left, mut n_runs) = (0.0, 0);
+        for run in planned.filter(|run| seen.insert(run.identity.clone())) {
+            if kept(folder, run)?.is_none() {
+                left += run.weight;
+                n_runs += 1;
+            }
+        }
+        let progress = Progress { n_runs, n_done: 0, left, made: 0.0, remarked_s: 0.0 };
+        Ok(Runner {
+            folder,
+            threads: output.n_threads(),
+            remarks: output.remarks(),
+            watch: Stopwatch::start(),
+            labs: Mutex::default(),
+            progress: Mutex::new(progress),
+        })
+    }
+
+    /// Makes the runs of an experiment, or takes up what is kept of them.
+    pub fn observe(&self, planned: &[Planned]) -> Result<Observed, Failure> {
+        let mut observations = Vec::new();
+        let numbered = planned.iter().enumerate();
+        let (timed, others): (Vec<_>, Vec<_>) =
+            numbered.partition(|(_, run)| run.verb == RunVerb::Train);
+        // Runs on the wall clock must have the machine to themselves.
+        for (threads, part) in [(self.threads, others), (1, timed)] {
+            let done = in_parallel(threads, &part, |(at, run)| (*at, self.one(run)));
+            for (at, outcome) in done {
+                match outcome {
+                    Ok(observation) => observations.push((at, observation)),
+                    Err(Stopped::Missing(why)) => {
+                        return Ok(Observed { observations: Vec::new(), missing: Some(why) });
+                    }
+                    Err(Stopped::Failed(failure)) => return Err(failure),
+                }
+            }
+        }
+        observations.sort_by_key(|(at, _)| *at);
+        let observations = observations.into_iter().map(|(_, observation)| observation).collect();
+        Ok(Observed { observations, missing: None })
+    }
+
+    fn one(&self, run: &Planned) -> Result<Observation, Stopped> {
+        if let Some(observation) = kept(self.folder, run)? {
+            return Ok(observation);
+        }
+        if is_interrupted() {
+            return Err(Stopped::Failed(self.interrupted()));
+        }
+        let observation = self.make(run)?;
+        let kept = Kept { identity: run.identity.clone(), observation };
+        self.folder.write_json(&file_of(run), &kept).map_err(Failure::from)?;
+        self.advance(run.weight);
+        Ok(kept.observation)
+    }
+
+    fn make(&self, run: &Planned) -> Result<Observation, Stopped> {
+        if let RunVerb::Probe { .. } = run.verb {
+            return self.probe(run);
+        }
+        let experiment = &run.experiment;
+        let scenario = match run.verb {
+            RunVerb::Train => runs::wall_clock_scenario(experiment)?.0,
+            _ => experiment.run.scenario(runs::timing_of(experiment)?),
+        };
+        let outcome = match run.verb {
+            RunVerb::Train => {
+                let (_, pacing) = runs::wall_clock_scenario(experiment)?;
+                let lab = self.lab(experiment)?;
+                run::execute(&lab, &scenario, pacing, None, &Silent).map_err(Failure::from)?
+            }
+            RunVerb::Emulate => {
+                let lab = self.lab(experiment)?;
+                run::emulate(&lab, &scenario, &Silent).map_err(Failure::from)?
+            }
+            RunVerb::Simulate | RunVerb::Probe { .. } => {
+                runs::simulate_one(experiment, &scenario, Remarks::Hidden)?.0
+            }
+        };
+        if outcome.interrupted {
+            return Err(Stopped::Failed(self.interrupted()));
+        }
+        Ok(Observation::of((&run.runs, &run.name), experiment, &scenario, &outcome))
+    }
+
+    /// The mean motion of many seeds, and the momentum in it.
+    fn probe(&self, run: &Planned) -> Result<Observation, Stopped> {
+        let experiment = &run.experiment;
+        let scenario = experiment.run.scenario(runs::timing_of(experiment)?);
+        let quadratic = match &experiment.objective {
+            Some(ObjectiveChoice::Quadratic) => experiment.quadratic.as_ref(),
+            Some(ObjectiveChoice::NoisyQuadratic) => experiment.noisy_quadratic.as_ref(),
+            _ => None,
+        };
+        let (probed, kind) = match quadratic {
+            Some(quadratic) => {
+                let make = |seed| Box::new(quadratic.objective(seed)) as Box<dyn Objective>;
+                let start = make(scenario.seed).initial();
+                (run::probe(&scenario, run.paths, make, &start), Kind::Predicted)
+            }
+            None => {
+                let lab = self.lab(experiment)?;
+                let make = |seed| Box::new(lab.objective(seed)) as Box<dyn Objective>;
+                let start = lab.start(scenario.seed);
+                (run::probe(&scenario, run.paths, make, &start), Kind::Emulated)
+            }
+        };
+        let probed = probed.map_err(Failure::from)?;
+        let mut observation = Observation::of_trace(
+            (&run.runs, &run.name),
+            experiment,
+            &scenario,
+            (kind, &probed.trace),
+        );
+        observation.note_momentum(&probed.blocks, quadratic);
+        Ok(observation)
+    }
+
+    fn interrupted(&self) -> Failure {
+        let path = self.folder.path().display();
+        Failure::Interrupted(format!(
+            "interrupted; what was done is kept, the same command with `--out {path}` goes on"
+        ))
+    }
+
+    /// The data, the network and the start of an experiment, shared by all runs that have them in
+    /// common.
+    fn lab(&self, experiment: &Experiment) -> Result<std::sync::Arc<Lab>, Stopped> {
+        let key = lab_key(experiment);
+        let mut labs = self.labs.lock().expect("no thread panics while it holds the labs");
+        if let Some((_, lab)) = labs.iter().find(|(known, _)| *known == key) {
+            return Ok(lab.clone());
+        }
+        let lab = match Lab::open(experiment.clone()) {
+            Ok(lab) => std::sync::Arc::new(lab),
+            Err(LabError::Data(error)) => return Err(Stopped::Missing(error.to_string())),
+            Err(error) => return Err(Stopped::Failed(error.into())),
+        };
+        labs.push((key, lab.clone()));
+        Ok(lab)
+    }
+
+    fn advance(&self, weight: f64) {
+        let mut progress = self.progress.lock().expect("no thread panics while it counts");
+        progress.n_done += 1;
+        progress.made += weight;
+        progress.left -= weight;
+        let elapsed = self.watch.elapsed().as_secs_f64();
+        if elapsed - progress.remarked_s < REMARK_EVERY_S {
+            return;
+        }
+        progress.remarked_s = elapsed;
+        let left_s = elapsed * (progress.left / progress.made).max(0.0);
+        let text = format!(
+            "{} of {} runs after {}, about {} left",
+            progress.n_done,
+            progress.n_runs,
+            span(elapsed),
+            span(left_s)
+        );
+        drop(progress);
+        remark(self.remarks, &text);
+    }
+}
+
+/// Why a run was not made.
+enum Stopped {
+    Missing(String),
+    Failed(Failure),
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Stopped::Failed(failure)
+    }
+}
+
+fn span(seconds: f64) -> String {
+    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+}
+
+/// Keys that do not change data, network or start.
+const NOT_OF_A_LAB: &[&str] = &[
+    "groups",
+    "conv_machines",
+    "machines_per_group",
+    "fc",
+    "strategy",
+    "explicit_momentum",
+    "learning_rate",
+    "updates",
+    "evaluate_every",
+    "divergence_loss",
+    "target",
+    "pacing",
+    "hardware",
+    "cycle_time_ms",
+    "service",
+    "slow_groups",
+    "seed",
+    "mini_batch",
+    "objective",
+];
+
+fn lab_key(experiment: &Experiment) -> Value {
+    let mut settings = experiment.resolved_json();
+    if let Some(keys) = settings.as_object_mut() {
+        for key in NOT_OF_A_LAB {
+            keys.remove(*key);
+        }
+    }
+    settings
+}
+
+fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<Observation>, Failure> {
+    let kept: Option<Kept> = folder.read_json(&file_of(run), "run")?;
+    let same = kept.filter(|kept| kept.identity == run.identity);
+    Ok(same.map(|kept| Observation {
+        runs: run.runs.clone(),
+        run: run.name.clone(),
+        ..kept.observation
+    }))
+}
+
+/// The file of a run: a 64-bit FNV-1a hash of what fixes it.
+fn file_of(run: &Planned) -> String {
+    let hash = run.identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("runs/{hash:016x}.json")
+}
