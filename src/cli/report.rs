@@ -10,6 +10,7 @@ use super::{Output, json};
 use crate::report::figure::{Drawn, Source};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::joined::{JoinedRun, curve_table, overview, pictures, run_table};
+use crate::report::table::LongTable;
 use crate::store::{StoreError, files_in, read_json, read_optional};
 
 /// `omnivore report RUN...`.
@@ -29,6 +30,11 @@ pub fn report(paths: &[PathBuf], output: &Output) -> Result<(), Failure> {
         }
         tables.push(overview(&runs));
         figures = write_figures(&folder, pictures(&runs))?;
+    }
+    let observed: Vec<LongTable> =
+        sources.iter().filter_map(|source| source.observations.clone()).collect();
+    if !observed.is_empty() {
+        write_table(&folder, "observations", &LongTable::stack(&observed)?)?;
     }
     let mut kinds: Vec<Source> = Vec::new();
     for kind in runs.iter().map(JoinedRun::source) {
@@ -70,6 +76,8 @@ struct Folder {
     name: String,
     runs: Vec<JoinedRun>,
     figures: Vec<ReportFigure>,
+    /// One row per run of a reproduction.
+    observations: Option<LongTable>,
     /// Manifest and summary, by name.
     texts: Vec<(String, String)>,
 }
@@ -94,7 +102,11 @@ impl Folder {
             texts.push((format!("{name}/summary.txt"), summary));
         }
         let figures = figures_of(path, &name)?;
-        Ok(Folder { runs: runs_of(path, &name)?, figures, texts, name })
+        let observations = match read_optional(&path.join("observations.parquet"))? {
+            Some(bytes) => Some(LongTable::from_parquet(&bytes)?.constant("folder", &name)?),
+            None => None,
+        };
+        Ok(Folder { runs: runs_of(path, &name)?, figures, observations, texts, name })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The verb `reproduce`: an experiment's runs, what they show, and whether it was expected.
 
+mod call;
 mod publish;
 mod runner;
 

@@ -58,11 +58,15 @@ pub enum Analysis {
     ImplicitMomentum,
     /// Histograms of staleness.
     Staleness,
+    /// The optimizer against the fixed practices of others.
+    Search,
+    /// What a verb of the program reports, as it is.
+    Reported,
 }
 
 impl Analysis {
     /// All of them by the word in a file.
-    pub const ALL: [(&'static str, Analysis); 9] = [
+    pub const ALL: [(&'static str, Analysis); 11] = [
         ("device_speed", Analysis::DeviceSpeed),
         ("time_per_update", Analysis::TimePerUpdate),
         ("statistical_penalty", Analysis::StatisticalPenalty),
@@ -72,6 +76,8 @@ impl Analysis {
         ("merged_fc", Analysis::MergedFc),
         ("implicit_momentum", Analysis::ImplicitMomentum),
         ("staleness", Analysis::Staleness),
+        ("search", Analysis::Search),
+        ("reported", Analysis::Reported),
     ];
 }
 
@@ -82,18 +88,18 @@ pub struct ExpectedRuns {
     pub name: String,
     /// How they are run.
     pub verb: RunVerb,
-    /// The run or sweep.
-    pub file: FilePath,
+    /// The run or sweep; absent where a verb of the program needs none.
+    pub file: Option<FilePath>,
     /// Settings laid over it.
     pub set: Vec<String>,
     /// The run or sweep of seconds that shows that everything works.
-    pub smoke: FilePath,
+    pub smoke: Option<FilePath>,
     /// Settings laid over that one.
     pub smoke_set: Vec<String>,
 }
 
 /// How a configuration is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunVerb {
     /// Virtual clock, no real network.
     Simulate,
@@ -107,6 +113,13 @@ pub enum RunVerb {
         paths: u32,
         /// How many in runs of seconds.
         smoke_paths: u32,
+    },
+    /// Another verb of this program, whose numbers are read from its JSON.
+    Program {
+        /// The verb and what follows it, before the file.
+        arguments: Vec<String>,
+        /// The same in runs of seconds.
+        smoke_arguments: Vec<String>,
     },
 }
 
@@ -290,8 +303,15 @@ fn read_runs(field: &Field<'_>, context: &Context<'_>) -> Option<ExpectedRuns> {
     let name = reader.required("name").and_then(|field| field.text());
     let verb = read_verb(&reader);
     let path = |key| {
-        let field: Field<'_> = reader.required(key)?;
-        context.path(&field)
+        let needs_none = matches!(verb, Some(RunVerb::Program { .. }));
+        match reader.optional(key) {
+            Some(field) => context.path(&field).map(Some),
+            None if needs_none => Some(None),
+            None => {
+                reader.miss(key);
+                None
+            }
+        }
     };
     let (file, smoke) = (path("file"), path("smoke"));
     let settings = |key| match reader.optional(key) {
@@ -319,23 +339,44 @@ const MOST_PATHS: u32 = 1_000_000;
 fn read_verb(reader: &Reader<'_>) -> Option<RunVerb> {
     let verb = reader.required("verb").and_then(|field| {
         field.choice(&[
-            ("simulate", Some(RunVerb::Simulate)),
-            ("emulate", Some(RunVerb::Emulate)),
-            ("train", Some(RunVerb::Train)),
-            ("probe", None),
+            ("simulate", Word::Simulate),
+            ("emulate", Word::Emulate),
+            ("train", Word::Train),
+            ("probe", Word::Probe),
+            ("program", Word::Program),
         ])
     });
+    let words = |key| {
+        let field: Field<'_> = reader.required(key)?;
+        field.list("words", |item| item.text().map(str::to_owned))
+    };
     let paths = |key| {
         let field: Field<'_> = reader.required(key)?;
         field.count(2..=MOST_PATHS)
     };
-    match verb? {
-        Some(verb) => Some(verb),
-        None => {
+    Some(match verb? {
+        Word::Simulate => RunVerb::Simulate,
+        Word::Emulate => RunVerb::Emulate,
+        Word::Train => RunVerb::Train,
+        Word::Probe => {
             let (paths, smoke_paths) = (paths("paths"), paths("smoke_paths"));
-            Some(RunVerb::Probe { paths: paths?, smoke_paths: smoke_paths? })
+            RunVerb::Probe { paths: paths?, smoke_paths: smoke_paths? }
         }
-    }
+        Word::Program => {
+            let (arguments, smoke) = (words("arguments"), words("smoke_arguments"));
+            RunVerb::Program { arguments: arguments?, smoke_arguments: smoke? }
+        }
+    })
+}
+
+/// The words for a [`RunVerb`].
+#[derive(Clone, Copy)]
+enum Word {
+    Simulate,
+    Emulate,
+    Train,
+    Probe,
+    Program,
 }
 
 /// The words for where a number comes from, as in the notes on the paper.

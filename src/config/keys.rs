@@ -256,9 +256,11 @@ pub const EXPECTATION_RUNS: Section = Section {
     title: "[[runs]]",
     keys: &[
         key("name", "\"small-cnn\"", "their name in numbers and figures"),
-        key("verb", "\"emulate\"", "or \"simulate\", \"train\", \"probe\": how they are run"),
+        key("verb", "\"emulate\"", "or \"simulate\", \"train\", \"probe\", \"program\""),
         key("paths", "64", "seeds whose mean motion a probe follows"),
         key("smoke_paths", "8", "the same in runs of seconds"),
+        key("arguments", "[\"optimize\"]", "verb of the program with what follows it"),
+        key("smoke_arguments", "[\"optimize\"]", "the same in runs of seconds"),
         key("file", "\"sweep.toml\"", "the run or sweep, relative to this file"),
         key("set", "[\"mini_batch=64\"]", "settings laid over it"),
         key("smoke", "\"smoke.toml\"", "a run or sweep of seconds"),

@@ -9,4 +9,6 @@ mod observation;
 
 pub use analysis::{Finding, Picture, analyse};
 pub use check::{Check, Extent, Verdict};
-pub use observation::{Observation, curve_table, observation_table, staleness_table};
+pub use observation::{
+    Observation, curve_table, observation_table, quantity_table, staleness_table,
+};

@@ -9,6 +9,7 @@ use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::FcPlacement;
 use omnivore_sim::trace::{CurvePoint, Trace};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::config::{Experiment, Hardware, Quadratic, Target};
 use crate::predict::Curve;
@@ -146,6 +147,60 @@ impl Observation {
         }
     }
 
+    /// What is kept of the JSON that another verb reports: its numbers by dotted path. Entries of
+    /// a list that have a `name` (or a `role`) are told by it, others by their place.
+    pub fn of_report(runs: &str, object: &Value) -> Self {
+        let mut quantities = BTreeMap::new();
+        flatten("", object, &mut quantities);
+        let text = |of: Option<&Value>| of.and_then(Value::as_str).unwrap_or("").to_owned();
+        let setting = |key: &str| text(object.get("configuration").and_then(|c| c.get(key)));
+        let kind = match object.get("kind").and_then(Value::as_str) {
+            Some("predicted") => Kind::Predicted,
+            Some("emulated") => Kind::Emulated,
+            _ => Kind::Measured,
+        };
+        Observation {
+            runs: runs.to_owned(),
+            run: runs.to_owned(),
+            kind,
+            network: setting("network"),
+            hardware: setting("hardware"),
+            fc: setting("fc"),
+            service: setting("service"),
+            seed: object.get("seed").and_then(Value::as_u64).unwrap_or(0),
+            quantities,
+            ..Self::empty()
+        }
+    }
+
+    fn empty() -> Self {
+        Observation {
+            runs: String::new(),
+            run: String::new(),
+            kind: Kind::Measured,
+            network: String::new(),
+            hardware: String::new(),
+            fc: String::new(),
+            service: String::new(),
+            conv_machines: 0,
+            groups: 0,
+            mini_batch: 0,
+            explicit_momentum: 0.0,
+            learning_rate: 0.0,
+            seed: 0,
+            updates: 0,
+            time_per_update_s: None,
+            staleness_mean: 0.0,
+            staleness_sd: 0.0,
+            staleness: Vec::new(),
+            loss: Curve::default(),
+            accuracy: Curve::default(),
+            target_loss: None,
+            diverged: false,
+            quantities: BTreeMap::new(),
+        }
+    }
+
     /// Adds the implicit momentum that many runs show, and what a constant delay would show on the
     /// first direction of a quadratic. The loss of a probe is not measured, so no curve is kept.
     pub fn note_momentum(&mut self, blocks: &[MeanMotion; BLOCKS], quadratic: Option<&Quadratic>) {
@@ -175,12 +230,45 @@ impl Observation {
     }
 }
 
+/// Parts of a report that are no results.
+const NO_RESULTS: &[&str] = &["configuration", "candidates", "curve", "schema_version", "seed"];
+
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
+    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match value {
+        Value::Number(number) => {
+            into.extend(number.as_f64().map(|number| (path.to_owned(), number)));
+        }
+        Value::Object(entries) => {
+            for (key, value) in
+                entries.iter().filter(|(key, _)| !NO_RESULTS.contains(&key.as_str()))
+            {
+                flatten(&below(key), value, into);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                let named =
+                    ["name", "role", "method"].iter().find_map(|key| item.get(key)?.as_str());
+                let threads = item.get("threads").and_then(Value::as_u64);
+                let key = match (named, threads) {
+                    (Some(name), Some(threads)) => format!("{name}, {threads} threads"),
+                    (Some(name), None) => name.to_owned(),
+                    (None, _) => at.to_string(),
+                };
+                flatten(&below(&key), item, into);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
 fn law_name(experiment: &Experiment) -> String {
     let configuration = experiment.resolved_json();
     match configuration.get("service") {
         None => "hardware".to_owned(),
-        Some(serde_json::Value::String(word)) => word.clone(),
-        Some(serde_json::Value::Object(law)) => {
+        Some(Value::String(word)) => word.clone(),
+        Some(Value::Object(law)) => {
             law.iter().map(|(kind, value)| format!("{kind} {value}")).collect()
         }
         Some(other) => other.to_string(),
@@ -272,10 +360,28 @@ pub fn observation_table(observations: &[Observation]) -> Result<LongTable, Tabl
         .float("target_loss", all().map(|o| o.target_loss))?
         .float("updates_to_target", all().map(|o| o.updates_to(o.target_loss?)))?
         .text("diverged", all().map(|o| if o.diverged { "yes" } else { "no" }.to_owned()))?;
-    for name in names {
+    let reports = all().any(|o| o.groups == 0);
+    // A report has numbers by the hundred; they make a table of their own.
+    for name in names.into_iter().filter(|_| !reports) {
         table = table.float(name, all().map(|o| o.quantity(name)))?;
     }
     Ok(table)
+}
+
+/// Every number of every run beside its time, staleness and loss, one a row.
+///
+/// # Errors
+/// [`TableError`], which only a bug can cause.
+pub fn quantity_table(observations: &[Observation]) -> Result<LongTable, TableError> {
+    let rows: Vec<(&Observation, &String, f64)> = observations
+        .iter()
+        .flat_map(|o| o.quantities.iter().map(move |(name, value)| (o, name, *value)))
+        .collect();
+    LongTable::new()
+        .text("runs", rows.iter().map(|(o, _, _)| o.runs.clone()))?
+        .text("run", rows.iter().map(|(o, _, _)| o.run.clone()))?
+        .text("quantity", rows.iter().map(|(_, name, _)| (*name).clone()))?
+        .float("value", rows.iter().map(|(_, _, value)| *value))
 }
 
 /// Every evaluation of every run, one a row.

@@ -46,7 +46,8 @@ fn every_full_experiment_of_the_paper_is_possible_and_has_an_identifier_of_its_o
         let expectation = config::expectation(&folder).expect("no mistakes");
         for runs in &expectation.runs {
             let overrides = Overrides { set: runs.set.clone(), seed: None };
-            config::load_any(runs.file.full(), &overrides).expect("no mistakes");
+            config::load_any(runs.file.as_ref().expect("a file").full(), &overrides)
+                .expect("no mistakes");
         }
         ids.push(expectation.id);
     }

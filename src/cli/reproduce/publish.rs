@@ -12,7 +12,8 @@ use crate::report::figure::Source;
 use crate::report::html::Report;
 use crate::report::table::{Cell, SummaryTable};
 use crate::reproduce::{
-    Check, Extent, Finding, Observation, Verdict, curve_table, observation_table, staleness_table,
+    Check, Extent, Finding, Observation, Verdict, curve_table, observation_table, quantity_table,
+    staleness_table,
 };
 use crate::store::{Manifest, RunFolder};
 
@@ -193,11 +194,15 @@ pub fn publish(done: &Reproduced) -> Result<(), Failure> {
     folder.write("manifest.toml", manifest.as_bytes())?;
     if !done.observations.is_empty() {
         write_table(&folder, "observations", &observation_table(&done.observations)?)?;
-        let staleness = staleness_table(&done.observations)?;
-        folder.write("staleness.parquet", &staleness.to_parquet()?)?;
-        let curves = curve_table(&done.observations)?;
-        if curves.rows() > 0 {
-            folder.write("curves.parquet", &curves.to_parquet()?)?;
+        let observations = &done.observations;
+        for (name, table) in [
+            ("staleness", staleness_table(observations)?),
+            ("curves", curve_table(observations)?),
+            ("quantities", quantity_table(observations)?),
+        ] {
+            if table.rows() > 0 {
+                folder.write(format!("{name}.parquet"), &table.to_parquet()?)?;
+            }
         }
     }
     let (table, sources) = (done.table(), done.sources());

@@ -1,5 +1,6 @@
 //! Carries out the runs of experiments, each configuration once, and says how long it will take.
 
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use omnivore_sim::objective::Objective;
@@ -11,7 +12,10 @@ use super::super::Output;
 use super::super::failure::Failure;
 use super::super::progress::{Remarks, Silent, is_interrupted, remark};
 use super::super::runs;
-use crate::config::{self, Expectation, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb};
+use super::call;
+use crate::config::{
+    self, Expectation, ExpectedRuns, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb,
+};
 use crate::reproduce::{Extent, Observation};
 use crate::run::{self, Kind, Lab, LabError, in_parallel};
 use crate::runtime::Stopwatch;
@@ -29,14 +33,20 @@ const ASSUMED_S_PER_EVENT: f64 = 2e-6;
 pub struct Planned {
     runs: String,
     name: String,
-    verb: RunVerb,
-    /// Seeds of a probe; 1 of any other run.
-    paths: u32,
-    experiment: Experiment,
+    work: Work,
     /// Everything that fixes the run, so that experiments can share it.
     identity: String,
     /// Roughly the seconds that it takes one core.
     weight: f64,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+enum Work {
+    /// A configuration is run; a probe under so many seeds.
+    Run { verb: RunVerb, paths: u32, experiment: Box<Experiment> },
+    /// This program is called.
+    Call { arguments: Vec<String>, file: Option<PathBuf>, set: Vec<String> },
 }
 
 /// The runs of an experiment in their order.
@@ -47,34 +57,81 @@ pub fn plan(expectation: &Expectation, extent: Extent) -> Result<Vec<Planned>, F
             Extent::Full => (&runs.file, &runs.set),
             Extent::Smoke => (&runs.smoke, &runs.smoke_set),
         };
-        let overrides = Overrides { set: set.clone(), seed: None };
-        let experiments = match config::load_any(file.full(), &overrides)? {
-            Loaded::Run(experiment) => vec![(runs.name.clone(), *experiment)],
-            Loaded::Sweep(sweep) => {
-                sweep.runs.into_iter().map(|run| (run.name, run.experiment)).collect()
+        let file = file.as_ref().map(|file| file.full().to_owned());
+        match (&runs.verb, extent) {
+            (RunVerb::Program { arguments, .. }, Extent::Full)
+            | (RunVerb::Program { smoke_arguments: arguments, .. }, Extent::Smoke) => {
+                planned.push(call(runs, arguments, file, set)?);
             }
-        };
-        let paths = match (runs.verb, extent) {
-            (RunVerb::Probe { paths, .. }, Extent::Full) => paths,
-            (RunVerb::Probe { smoke_paths, .. }, Extent::Smoke) => smoke_paths,
-            _ => 1,
-        };
-        for (name, experiment) in experiments {
-            let identity = identity(runs.verb, paths, &experiment);
-            let weight = f64::from(paths) * weight(runs.verb, &experiment)?;
-            let (runs, verb) = (runs.name.clone(), runs.verb);
-            planned.push(Planned { runs, name, verb, paths, experiment, identity, weight });
+            (verb, _) => {
+                let paths = match (verb, extent) {
+                    (RunVerb::Probe { paths, .. }, Extent::Full) => *paths,
+                    (RunVerb::Probe { smoke_paths, .. }, Extent::Smoke) => *smoke_paths,
+                    _ => 1,
+                };
+                let file = file.unwrap_or_default();
+                planned.extend(configurations(runs, paths, &file, set)?);
+            }
         }
     }
     Ok(planned)
 }
 
-fn identity(verb: RunVerb, paths: u32, experiment: &Experiment) -> String {
+/// Every configuration of a file.
+fn configurations(
+    runs: &ExpectedRuns,
+    paths: u32,
+    file: &Path,
+    set: &[String],
+) -> Result<Vec<Planned>, Failure> {
+    let overrides = Overrides { set: set.to_vec(), seed: None };
+    let experiments = match config::load_any(file, &overrides)? {
+        Loaded::Run(experiment) => vec![(runs.name.clone(), *experiment)],
+        Loaded::Sweep(sweep) => {
+            sweep.runs.into_iter().map(|run| (run.name, run.experiment)).collect()
+        }
+    };
+    let planned = |(name, experiment): (String, Experiment)| {
+        let verb = runs.verb.clone();
+        let identity = identity(&verb, paths, &experiment);
+        let weight = f64::from(paths) * weight(&verb, &experiment)?;
+        let work = Work::Run { verb, paths, experiment: Box::new(experiment) };
+        Ok(Planned { runs: runs.name.clone(), name, work, identity, weight })
+    };
+    experiments.into_iter().map(planned).collect()
+}
+
+/// Roughly the seconds that a call of another verb takes.
+const ASSUMED_S_OF_A_CALL: f64 = 60.0;
+
+/// A call of this program; what its file says is part of what fixes it.
+fn call(
+    runs: &ExpectedRuns,
+    arguments: &[String],
+    file: Option<PathBuf>,
+    set: &[String],
+) -> Result<Planned, Failure> {
+    let content = match &file {
+        None => String::new(),
+        Some(file) => {
+            let overrides = Overrides { set: set.to_vec(), seed: None };
+            let experiment = config::load(file, &overrides)?;
+            let texts = experiment.bundle(Path::new(".")).into_iter().map(|(_, text)| text);
+            texts.collect::<Vec<_>>().join("\n")
+        }
+    };
+    let identity = format!("{} {}\n{content}", arguments.join(" "), env!("CARGO_PKG_VERSION"));
+    let work = Work::Call { arguments: arguments.to_vec(), file, set: set.to_vec() };
+    let (runs, name) = (runs.name.clone(), runs.name.clone());
+    Ok(Planned { runs, name, work, identity, weight: ASSUMED_S_OF_A_CALL })
+}
+
+fn identity(verb: &RunVerb, paths: u32, experiment: &Experiment) -> String {
     let verb = match verb {
         RunVerb::Simulate => "Simulate".to_owned(),
         RunVerb::Emulate => "Emulate".to_owned(),
         RunVerb::Train => "Train".to_owned(),
-        RunVerb::Probe { .. } => format!("Probe {paths}"),
+        RunVerb::Probe { .. } | RunVerb::Program { .. } => format!("Probe {paths}"),
     };
     let files = experiment.bundle(std::path::Path::new("."));
     let texts: Vec<String> = files.into_iter().map(|(_, text)| text).collect();
@@ -83,7 +140,7 @@ fn identity(verb: RunVerb, paths: u32, experiment: &Experiment) -> String {
 
 /// Roughly the seconds that a run takes.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn weight(verb: RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
+fn weight(verb: &RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
     let run = &experiment.run;
     let updates = run.updates as f64;
     let phases = [Phase::Conv, Phase::Fc].map(|phase| experiment.workload.phase(phase));
@@ -100,7 +157,7 @@ fn weight(verb: RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
             (gradients + evaluations) / ASSUMED_FLOP_PER_S
         }
         RunVerb::Probe { .. } if experiment.objective.is_some() => updates * ASSUMED_S_PER_EVENT,
-        RunVerb::Probe { .. } => {
+        RunVerb::Probe { .. } | RunVerb::Program { .. } => {
             let gradients = 2.0 * updates * f64::from(run.roster.mini_batch);
             gradients * (forward + backward) / ASSUMED_FLOP_PER_S
         }
@@ -148,6 +205,13 @@ struct Progress {
     remarked_s: f64,
 }
 
+impl Work {
+    /// Whether it needs the machine for itself.
+    fn is_timed(&self) -> bool {
+        matches!(self, Work::Run { verb: RunVerb::Train, .. } | Work::Call { .. })
+    }
+}
+
 impl<'a> Runner<'a> {
     /// A runner of these runs; what the folder holds of them already is not done again.
     pub fn new<'p>(
@@ -178,8 +242,7 @@ impl<'a> Runner<'a> {
     pub fn observe(&self, planned: &[Planned]) -> Result<Observed, Failure> {
         let mut observations = Vec::new();
         let numbered = planned.iter().enumerate();
-        let (timed, others): (Vec<_>, Vec<_>) =
-            numbered.partition(|(_, run)| run.verb == RunVerb::Train);
+        let (timed, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, run)| run.work.is_timed());
         // Runs on the wall clock must have the machine to themselves.
         for (threads, part) in [(self.threads, others), (1, timed)] {
             let done = in_parallel(threads, &part, |(at, run)| (*at, self.one(run)));
@@ -213,15 +276,30 @@ impl<'a> Runner<'a> {
     }
 
     fn make(&self, run: &Planned) -> Result<Observation, Stopped> {
-        if let RunVerb::Probe { .. } = run.verb {
-            return self.probe(run);
+        match &run.work {
+            Work::Run { verb: RunVerb::Probe { .. }, paths, experiment } => {
+                self.probe(run, *paths, experiment)
+            }
+            Work::Run { verb, experiment, .. } => self.run(run, verb, experiment),
+            Work::Call { arguments, file, set } => {
+                let out = self.folder.path().join(file_of(run).replace(".json", ""));
+                call::call(arguments, file.as_deref(), set, &out)
+                    .map(|object| Observation::of_report(&run.runs, &object))
+            }
         }
-        let experiment = &run.experiment;
-        let scenario = match run.verb {
+    }
+
+    fn run(
+        &self,
+        run: &Planned,
+        verb: &RunVerb,
+        experiment: &Experiment,
+    ) -> Result<Observation, Stopped> {
+        let scenario = match verb {
             RunVerb::Train => runs::wall_clock_scenario(experiment)?.0,
             _ => experiment.run.scenario(runs::timing_of(experiment)?),
         };
-        let outcome = match run.verb {
+        let outcome = match verb {
             RunVerb::Train => {
                 let (_, pacing) = runs::wall_clock_scenario(experiment)?;
                 let lab = self.lab(experiment)?;
@@ -231,7 +309,7 @@ impl<'a> Runner<'a> {
                 let lab = self.lab(experiment)?;
                 run::emulate(&lab, &scenario, &Silent).map_err(Failure::from)?
             }
-            RunVerb::Simulate | RunVerb::Probe { .. } => {
+            RunVerb::Simulate | RunVerb::Probe { .. } | RunVerb::Program { .. } => {
                 runs::simulate_one(experiment, &scenario, Remarks::Hidden)?.0
             }
         };
@@ -242,8 +320,12 @@ impl<'a> Runner<'a> {
     }
 
     /// The mean motion of many seeds, and the momentum in it.
-    fn probe(&self, run: &Planned) -> Result<Observation, Stopped> {
-        let experiment = &run.experiment;
+    fn probe(
+        &self,
+        run: &Planned,
+        paths: u32,
+        experiment: &Experiment,
+    ) -> Result<Observation, Stopped> {
         let scenario = experiment.run.scenario(runs::timing_of(experiment)?);
         let quadratic = match &experiment.objective {
             Some(ObjectiveChoice::Quadratic) => experiment.quadratic.as_ref(),
@@ -254,13 +336,13 @@ impl<'a> Runner<'a> {
             Some(quadratic) => {
                 let make = |seed| Box::new(quadratic.objective(seed)) as Box<dyn Objective>;
                 let start = make(scenario.seed).initial();
-                (run::probe(&scenario, run.paths, make, &start), Kind::Predicted)
+                (run::probe(&scenario, paths, make, &start), Kind::Predicted)
             }
             None => {
                 let lab = self.lab(experiment)?;
                 let make = |seed| Box::new(lab.objective(seed)) as Box<dyn Objective>;
                 let start = lab.start(scenario.seed);
-                (run::probe(&scenario, run.paths, make, &start), Kind::Emulated)
+                (run::probe(&scenario, paths, make, &start), Kind::Emulated)
             }
         };
         let probed = probed.map_err(Failure::from)?;
@@ -322,7 +404,7 @@ impl<'a> Runner<'a> {
 }
 
 /// Why a run was not made.
-enum Stopped {
+pub(super) enum Stopped {
     Missing(String),
     Failed(Failure),
 }

@@ -95,6 +95,8 @@ fn updates_panel(part: &Part<'_>, finding: &mut Finding) -> Figure {
         let penalty = alone.map(|alone| cell.updates() / alone.updates());
         finding.put(format!("P_SE merged, {}, g = {}", part.name, cell.groups), penalty);
     }
-    figure.notes.push("Bars: least and most of the seeds.".to_owned());
+    figure.notes.push(
+        "Bands: least and most of the seeds. A target that is not reached is left out.".to_owned(),
+    );
     figure
 }

@@ -5,6 +5,8 @@ mod device_speed;
 mod fixed_momentum;
 mod implicit_momentum;
 mod merged_fc;
+mod reported;
+mod search;
 mod staleness;
 mod statistical_penalty;
 mod time_per_update;
@@ -54,6 +56,8 @@ pub fn analyse(expectation: &Expectation, observations: &[Observation]) -> Findi
         Analysis::MergedFc => merged_fc::find(&parts),
         Analysis::ImplicitMomentum => implicit_momentum::find(&parts),
         Analysis::Staleness => staleness::find(&parts),
+        Analysis::Search => search::find(&parts),
+        Analysis::Reported => reported::find(expectation, &parts),
     }
 }
 

@@ -33,7 +33,10 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
         finding.remarks.extend(never(part.name, &best));
     }
     for figure in [&mut updates, &mut penalty, &mut untuned] {
-        figure.notes.push("Bars: least and most of the seeds.".to_owned());
+        figure.notes.push(
+            "Bands: least and most of the seeds. A target that is not reached is left out."
+                .to_owned(),
+        );
     }
     finding.pictures.push(("statistical-penalty", vec![updates, penalty, untuned]));
     finding

@@ -45,7 +45,7 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
         figure.series.push(Series::new("implicit: 1 − 1/g", Source::Theory, Mark::Line, law));
         let name = "0.9 less implicit, at least 0";
         figure.series.push(Series::new(name, Source::Theory, Mark::Line, left));
-        figure.notes.push("Bars: momenta that need at most 10 % more updates.".to_owned());
+        figure.notes.push("Bands: momenta that need at most 10 % more updates.".to_owned());
         panels.push(figure);
     }
     panels.push(shares);
