@@ -107,6 +107,11 @@ impl<E> Engine<E> {
         Ok(Some((at, event)))
     }
 
+    /// When the next event is due; `None` when nothing is pending.
+    pub fn next_time(&self) -> Option<SimTime> {
+        self.pending.first_key_value().map(|((at, _), _)| *at)
+    }
+
     /// Events that wait for their time.
     pub fn n_pending(&self) -> usize {
         self.pending.len()

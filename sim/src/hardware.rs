@@ -1,5 +1,7 @@
 //! The hardware as data: devices, machines, links, clusters, prices, and how service times vary.
 
+use std::num::NonZeroU32;
+
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, Gamma, LogNormal};
@@ -38,6 +40,17 @@ pub enum HardwareError {
     NoDevice {
         /// The machine's name.
         machine: String,
+    },
+    /// Layers go to servers, and there is none.
+    #[error(
+        "an all-reduce has no servers that layers could be placed on; leave `placement` out or use `exchange = {{ servers = 1 }}`"
+    )]
+    PlacementWithoutServers,
+    /// A factor that makes nothing of a gradient, or more.
+    #[error("`gradient_bytes_factor` must be above 0 and at most 1, not {value}")]
+    GradientBytes {
+        /// The refused factor.
+        value: f64,
     },
     /// A cluster without machines.
     #[error("cluster `{cluster}` has no conv machine; give it at least one")]
@@ -212,6 +225,94 @@ impl Link {
     }
 }
 
+/// How models and gradients travel between machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterExchange {
+    /// Through model servers that hold parts of the parameters, each behind a link of its own: a
+    /// message keeps every link busy for the part of its server.
+    Servers {
+        /// S, number of servers.
+        shards: NonZeroU32,
+    },
+    /// All-reduce along a ring of k machines: 2·(k − 1) steps of n/k bytes, each of which takes
+    /// latency + n/(k·bandwidth). Nothing is sent back.
+    ///
+    /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+    /// workstations", JPDC 2009.
+    Ring,
+    /// All-reduce along a binary tree of k machines: ⌈log₂ k⌉ steps of n bytes up to the root and
+    /// as many down, each of which takes latency + n/bandwidth.
+    Tree,
+}
+
+/// How parameters are spread over model servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// In equal parts whatever the layers, one message to each server.
+    Even,
+    /// Layer by layer, a message for each: the largest layers first, each to the server that holds
+    /// the fewest bytes by then.
+    PerLayer,
+}
+
+/// How messages share the link of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One at a time, in the order in which they are sent.
+    InTurn,
+    /// All at once, each at the n-th part of the bandwidth while there are n (processor sharing).
+    Fair,
+}
+
+/// The network of a cluster: the link of every machine and server, and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network {
+    /// Every link.
+    pub link: Link,
+    /// How models and gradients travel.
+    pub exchange: ParameterExchange,
+    /// How parameters are spread over model servers.
+    pub placement: Placement,
+    /// How messages share the link of a server.
+    pub sharing: Sharing,
+    /// Time for which every message keeps a link busy whatever its size.
+    pub message_overhead: SimDuration,
+    /// Bytes of a pushed gradient over bytes of the parameters, in (0, 1]: below 1 where gradients
+    /// are compressed.
+    pub gradient_bytes_factor: f64,
+}
+
+impl Network {
+    /// One model server whose link carries one message at a time, and nothing else of note.
+    pub fn plain(link: Link) -> Self {
+        Network {
+            link,
+            exchange: ParameterExchange::Servers { shards: NonZeroU32::MIN },
+            placement: Placement::Even,
+            sharing: Sharing::InTurn,
+            message_overhead: SimDuration::ZERO,
+            gradient_bytes_factor: 1.0,
+        }
+    }
+
+    /// Checks what makes no sense together.
+    ///
+    /// # Errors
+    /// [`HardwareError::PlacementWithoutServers`], [`HardwareError::GradientBytes`].
+    pub fn check(&self) -> Result<(), HardwareError> {
+        let servers = matches!(self.exchange, ParameterExchange::Servers { .. });
+        if self.placement == Placement::PerLayer && !servers {
+            return Err(HardwareError::PlacementWithoutServers);
+        }
+        let value = self.gradient_bytes_factor;
+        if value > 0.0 && value <= 1.0 {
+            Ok(())
+        } else {
+            Err(HardwareError::GradientBytes { value })
+        }
+    }
+}
+
 /// Conv machines, the merged FC server, and the network between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
@@ -221,8 +322,8 @@ pub struct Cluster {
     pub machines: Vec<Machine>,
     /// The machine that holds and computes a merged FC phase.
     pub fc_server: Machine,
-    /// The link of every machine; the servers' links are shared by all.
-    pub link: Option<Link>,
+    /// What lies between them; `None` where messages cost nothing.
+    pub network: Option<Network>,
     /// Rate at which the model server applies an update, in bytes of parameters per second.
     pub update_rate: Option<BytesPerSecond>,
 }
@@ -241,7 +342,7 @@ impl Cluster {
             machine.conv_rate()?;
             machine.service.check()?;
         }
-        Ok(())
+        self.network.map_or(Ok(()), |network| network.check())
     }
 }
 

@@ -60,6 +60,11 @@ pub enum Stream {
     Search,
     /// Resampling of residuals for an interval.
     Bootstrap,
+    /// Which units of a hidden layer make a subnet.
+    Subnets {
+        /// The layer.
+        layer: u32,
+    },
 }
 
 impl Stream {
@@ -78,6 +83,7 @@ impl Stream {
             Stream::Search => (10, 0),
             Stream::Bootstrap => (11, 0),
             Stream::FcDropout { machine } => (12, machine.0),
+            Stream::Subnets { layer } => (13, layer),
         };
         (purpose << 32) | u64::from(entity)
     }

@@ -1,5 +1,9 @@
 //! What happened in a run, as plain records: the only thing that observers see.
 
+mod timeline;
+
+pub use timeline::{Actor, Content, Doing, Span, TimeSheet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId};
@@ -87,6 +91,9 @@ pub struct Trace {
     pub updates: Vec<UpdateRecord>,
     /// Updates of a merged FC model, in order.
     pub fc_updates: Vec<UpdateRecord>,
+    /// Updates of single blocks of the model, in order; the versions are those of the block.
+    #[serde(default)]
+    pub block_updates: Vec<UpdateRecord>,
     /// Quality against updates and time.
     pub curve: Vec<CurvePoint>,
     /// One row per conv machine.
@@ -105,6 +112,9 @@ pub struct Trace {
     pub machines_per_group: u32,
     /// Number of compute groups.
     pub groups: u32,
+    /// What everybody did: the spans of each machine in order, then those of the FC server.
+    #[serde(default)]
+    pub timeline: Vec<Span>,
 }
 
 /// Counts, mean and spread of a staleness.
@@ -153,6 +163,19 @@ impl Trace {
         StalenessSummary::of(own.map(|record| record.update.staleness.0))
     }
 
+    /// Staleness of each block of the model that is updated by itself, in order.
+    pub fn staleness_of_blocks(&self) -> Vec<StalenessSummary> {
+        let mut values: Vec<Vec<u64>> = Vec::new();
+        for UpdateRecord { update, .. } in &self.block_updates {
+            if let ModelPart::Block(block) = update.part {
+                let number = block.number as usize;
+                values.resize(values.len().max(number + 1), Vec::new());
+                values[number].push(update.staleness.0);
+            }
+        }
+        values.into_iter().map(|own| StalenessSummary::of(own.into_iter())).collect()
+    }
+
     /// Mean time between updates after warm-up, over whole cycles; `None` with fewer than two
     /// updates.
     ///
@@ -195,67 +218,9 @@ impl Trace {
         let list = match update.part {
             ModelPart::Fc => &mut self.fc_updates,
             ModelPart::Conv | ModelPart::Whole => &mut self.updates,
+            ModelPart::Block(_) => &mut self.block_updates,
         };
         list.push(UpdateRecord { time, update });
-    }
-}
-
-/// Keeps the time sheet of one machine, and insists that no two entries overlap.
-#[derive(Clone, Debug, Default)]
-pub struct TimeSheet {
-    since: SimTime,
-    before: Usage,
-    entries: Vec<(SimTime, SimTime, Occupation)>,
-}
-
-/// What a machine does in an entry of its time sheet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occupation {
-    /// Computing.
-    Busy,
-    /// Sending or receiving.
-    Communicating,
-}
-
-impl TimeSheet {
-    /// A sheet that goes on where an earlier one ended.
-    pub fn continuing(since: SimTime, before: Usage) -> Self {
-        TimeSheet { since, before, entries: Vec::new() }
-    }
-
-    /// Notes that the machine is occupied from one instant to another.
-    ///
-    /// # Panics
-    /// When the entry begins before the last one ends: a machine does one thing at a time.
-    pub fn enter(&mut self, from: SimTime, to: SimTime, occupation: Occupation) {
-        let free_at = self.entries.last().map_or(self.since, |(_, end, _)| *end);
-        assert!(from >= free_at && to >= from, "a machine does one thing at a time");
-        self.entries.push((from, to, occupation));
-    }
-
-    /// Ends whatever the machine is at, at an instant.
-    pub fn cut(&mut self, at: SimTime) {
-        self.entries.retain(|(from, _, _)| *from < at);
-        if let Some((_, to, _)) = self.entries.last_mut() {
-            *to = (*to).min(at);
-        }
-    }
-
-    /// Adds up the entries of a run that ended at `makespan`; what lies beyond is cut off.
-    pub fn usage(&self, makespan: SimTime) -> Usage {
-        let mut usage = self.before;
-        let mut free_at = self.since.min(makespan);
-        for (from, to, occupation) in &self.entries {
-            let (from, to) = ((*from).min(makespan), (*to).min(makespan));
-            usage.waiting += from - free_at;
-            match occupation {
-                Occupation::Busy => usage.busy += to - from,
-                Occupation::Communicating => usage.communicating += to - from,
-            }
-            free_at = to;
-        }
-        usage.waiting += makespan - free_at;
-        usage
     }
 }
 
@@ -294,20 +259,6 @@ pub fn first_crossing(positions: &[f64], values: &[f64], target: f64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_sheet_adds_up_to_the_makespan_wherever_the_run_ends() {
-        let at = SimTime::from_nanos;
-        let mut sheet = TimeSheet::default();
-        sheet.enter(at(2), at(5), Occupation::Communicating);
-        sheet.enter(at(5), at(9), Occupation::Busy);
-        sheet.enter(at(12), at(20), Occupation::Busy);
-        for end in 0..30 {
-            let Usage { busy, communicating, waiting } = sheet.usage(at(end));
-            assert_eq!((busy + communicating + waiting).as_nanos(), end);
-        }
-        assert_eq!(sheet.usage(at(15)).busy.as_nanos(), 4 + 3);
-    }
 
     #[test]
     fn the_first_crossing_is_interpolated_between_evaluations() {

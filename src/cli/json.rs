@@ -99,6 +99,10 @@ fn staleness(trace: &Trace) -> Value {
     let machines: Vec<Value> =
         (0..n_machines).map(|machine| summary(&trace.staleness_of(MachineId(machine)))).collect();
     object["machines"] = machines.into();
+    let blocks: Vec<Value> = trace.staleness_of_blocks().iter().map(summary).collect();
+    if !blocks.is_empty() {
+        object["blocks"] = blocks.into();
+    }
     object
 }
 

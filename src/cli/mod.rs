@@ -15,6 +15,8 @@ mod run_folder;
 mod runs;
 mod setup;
 mod strategies;
+mod trace;
+mod tradeoff;
 mod validate;
 
 use std::path::PathBuf;
@@ -53,11 +55,19 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// List the synchronisation strategies with their rules, sources and knobs.
+    /// List the synchronisation strategies with their rules, sources and knobs; with FILE, show
+    /// where each stands between time per update and updates to target.
     Strategies {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        /// Experiment file or folder, whose cluster, network and target they are judged on.
+        file: Option<PathBuf>,
+        /// Replace a key of the file; checked like the file, may be repeated.
+        #[arg(long = "set", value_name = "KEY=VALUE", requires = "file")]
+        set: Vec<String>,
+        /// Seed of the runs, in place of the file's.
+        #[arg(long, requires = "file")]
+        seed: Option<u64>,
+        #[command(flatten)]
+        output: Output,
     },
     /// Measure this machine, fit time and convergence; write a calibration.
     Calibrate(Common),
@@ -78,6 +88,15 @@ enum Verb {
     Replay {
         /// Folder of a run made by `train`.
         run: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Write a run's events as Perfetto trace, table and Gantt picture; compare two runs.
+    Trace {
+        /// Folder of a run made by `simulate`, `emulate` or `train`.
+        run: PathBuf,
+        #[command(flatten)]
+        options: TraceOptions,
         #[command(flatten)]
         output: Output,
     },
@@ -139,6 +158,24 @@ struct Output {
     quiet: bool,
 }
 
+/// What `trace` shows.
+#[derive(Clone, Debug, Args)]
+struct TraceOptions {
+    /// Say where this run parts from another of the same scenario.
+    #[arg(long, value_name = "RUN")]
+    against: Option<PathBuf>,
+    /// Ends of events that differ by more than this part; without it, a tenth of the first run's
+    /// time per update.
+    #[arg(long, value_name = "MS", requires = "against")]
+    tolerance_ms: Option<f64>,
+    /// Beginning of the picture in seconds.
+    #[arg(long, value_name = "S")]
+    from_s: Option<f64>,
+    /// End of the picture in seconds; without it, some four cycles of every group.
+    #[arg(long, value_name = "S")]
+    until_s: Option<f64>,
+}
+
 /// How a verb prints what it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -182,8 +219,11 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         Verb::New { name } => setup::new(&name),
         Verb::Check(common) => setup::check(&common),
         Verb::Devices { json } => setup::devices(if json { Format::Json } else { Format::Text }),
-        Verb::Strategies { json } => {
-            strategies::strategies(if json { Format::Json } else { Format::Text });
+        Verb::Strategies { file: Some(file), set, seed, output } => {
+            tradeoff::tradeoff(&Common { file, set, seed, output })
+        }
+        Verb::Strategies { file: None, output, .. } => {
+            strategies::strategies(if output.json { Format::Json } else { Format::Text });
             Ok(())
         }
         Verb::Calibrate(common) => calibrate::calibrate(&common),
@@ -194,6 +234,7 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
             runs::train(&common, beginning)
         }
         Verb::Replay { run, output } => runs::replay(&run, &output),
+        Verb::Trace { run, options, output } => trace::trace(&run, &options, &output),
         Verb::Optimize(common) => optimize::optimize(&common),
         Verb::Validate(common) => validate::validate(&common),
         Verb::Report { runs, output } => report::report(&runs, &output),

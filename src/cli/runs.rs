@@ -83,18 +83,26 @@ fn on_quadratic(
     scenario: &Scenario,
     of: &Quadratic,
 ) -> Result<(Outcome, Option<Prediction>), Failure> {
+    let mut objective = quadratic(experiment, of)?;
+    let objective: &mut dyn Objective = &mut objective;
+    Ok((run::simulate(scenario, Some(objective), &Silent)?, None))
+}
+
+/// The quadratic that an experiment describes.
+pub(super) fn quadratic(
+    experiment: &Experiment,
+    of: &Quadratic,
+) -> Result<NoisyQuadratic, Failure> {
     #[expect(clippy::cast_possible_truncation, reason = "objectives are single precision")]
     let single = |list: &[f64]| list.iter().map(|x| *x as f32).collect::<Vec<f32>>();
-    let mut objective = NoisyQuadratic::new(
+    NoisyQuadratic::new(
         single(&of.curvatures),
         single(&of.noise_variances),
         single(&of.start),
         of.floor,
         experiment.run.seed,
     )
-    .map_err(|error| experiment.refuse("objective", error.to_string(), String::new()))?;
-    let objective: &mut dyn Objective = &mut objective;
-    Ok((run::simulate(scenario, Some(objective), &Silent)?, None))
+    .map_err(|error| experiment.refuse("objective", error.to_string(), String::new()).into())
 }
 
 /// `omnivore emulate FILE`.
@@ -415,7 +423,8 @@ fn keep_state(folder: &RunFolder, state: Checkpoint) -> Result<(), crate::store:
     save_state(folder, &RunState { weights, velocity, rest })
 }
 
-fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
+/// What a real run has kept in its folder, if it is one.
+pub(super) fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
     let Some(RunState { weights, velocity, rest }) = load_state::<RunRecord>(folder)? else {
         return Ok(None);
     };

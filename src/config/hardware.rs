@@ -1,10 +1,13 @@
 //! Hardware files: a cluster of conv machines, an FC server and the network between them.
 
 use std::cell::RefCell;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
-use omnivore_sim::hardware::{Cluster, Device, Link, Machine, ServiceLaw};
+use omnivore_sim::hardware::{
+    Cluster, Device, Link, Machine, Network, ParameterExchange, Placement, ServiceLaw, Sharing,
+};
 use omnivore_sim::units::{BytesPerSecond, FlopsPerSecond, SimDuration, UnitError};
 
 use super::error::Problem;
@@ -14,7 +17,7 @@ use super::reader::{Bound, Field, Reader};
 use super::run::MOST_MACHINES;
 use super::service::Service;
 use super::source::Source;
-use super::tree;
+use super::tree::{self, Value};
 
 /// Longest fixed duration that a hardware file may give: an hour.
 const LONGEST_US: f64 = 3.6e9;
@@ -56,7 +59,7 @@ impl File<'_> {
             reader.close();
             server
         });
-        let link = self.optional(&reader, "network", read_link);
+        let network = self.optional(&reader, "network", |field| self.network(field));
         let update_rate = self.optional(&reader, "update_gbyte_per_s", |field| {
             rate(field, |value| BytesPerSecond::new(value * 1e9))
         });
@@ -65,7 +68,7 @@ impl File<'_> {
             name: name?.to_owned(),
             machines: machines?,
             fc_server: fc_server?,
-            link: link?,
+            network: network?,
             update_rate: update_rate?,
         };
         Some(cluster)
@@ -118,6 +121,45 @@ impl File<'_> {
         })
     }
 
+    /// The link, and how it is used where the file says so.
+    fn network(&self, field: &Field<'_>) -> Option<Network> {
+        let reader = field.table(&keys::LINK)?;
+        let latency = reader.required("latency_us").and_then(|field| read_duration(&field));
+        let bandwidth = reader
+            .required("bandwidth_gbit_per_s")
+            .and_then(|field| rate(&field, BytesPerSecond::from_gigabits));
+        let exchange = self.optional(&reader, "exchange", read_exchange);
+        let placement = self.optional(&reader, "placement", |field| {
+            field.choice(&[("even", Placement::Even), ("per_layer", Placement::PerLayer)])
+        });
+        let sharing = self.optional(&reader, "sharing", |field| {
+            field.choice(&[("in_turn", Sharing::InTurn), ("fair", Sharing::Fair)])
+        });
+        let overhead = self.optional(&reader, "message_overhead_us", read_duration);
+        let factor =
+            self.optional(&reader, "gradient_bytes_factor", |field| field.number(Bound::Fraction));
+        let placed_at = reader.optional("placement");
+        reader.close();
+        let plain = Network::plain(Link { latency: latency?, bandwidth: bandwidth? });
+        let network = Network {
+            exchange: exchange?.unwrap_or(plain.exchange),
+            placement: placement?.unwrap_or(plain.placement),
+            sharing: sharing?.unwrap_or(plain.sharing),
+            message_overhead: overhead?.unwrap_or(plain.message_overhead),
+            gradient_bytes_factor: factor?.unwrap_or(plain.gradient_bytes_factor),
+            ..plain
+        };
+        match network.check() {
+            Ok(()) => Some(network),
+            Err(error) => {
+                let (message, help) = (error.to_string(), String::new());
+                placed_at
+                    .unwrap_or_else(|| field.clone())
+                    .refuse(Problem::Refused { message, help })
+            }
+        }
+    }
+
     fn service(&self, field: &Field<'_>) -> Option<ServiceLaw> {
         let service = Service::read(field, self.context)?;
         if let (ServiceLaw::Empirical(samples), Some(_)) = (&service.law, &service.file) {
@@ -146,14 +188,16 @@ fn read_device(field: &Field<'_>) -> Option<Device> {
     Some(Device { name: name?.to_owned(), conv_rate: conv_rate?, fc_rate: fc_rate? })
 }
 
-fn read_link(field: &Field<'_>) -> Option<Link> {
-    let reader = field.table(&keys::LINK)?;
-    let latency = reader.required("latency_us").and_then(|field| read_duration(&field));
-    let bandwidth = reader
-        .required("bandwidth_gbit_per_s")
-        .and_then(|field| rate(&field, BytesPerSecond::from_gigabits));
-    reader.close();
-    Some(Link { latency: latency?, bandwidth: bandwidth? })
+/// Parts that a model can be spread over.
+const MOST_SERVERS: u32 = 4096;
+
+/// `"ring"`, `"tree"` or `{ servers = S }`.
+fn read_exchange(field: &Field<'_>) -> Option<ParameterExchange> {
+    if let Value::Table(_) = &field.node.value {
+        let shards = field.only_entry(&["servers"])?.count(1..=MOST_SERVERS)?;
+        return NonZeroU32::new(shards).map(|shards| ParameterExchange::Servers { shards });
+    }
+    field.choice(&[("ring", ParameterExchange::Ring), ("tree", ParameterExchange::Tree)])
 }
 
 /// A rate, at least so large that nothing takes longer than virtual time can show.

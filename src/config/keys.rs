@@ -346,6 +346,31 @@ pub const LINK: Section = Section {
     keys: &[
         key("latency_us", "100.0", "time before the first byte arrives"),
         key("bandwidth_gbit_per_s", "1.0", "rate at which the bytes follow"),
+        key(
+            "exchange",
+            "{ servers = 1 }",
+            "or \"ring\", \"tree\": how models and gradients travel; without it, one model server",
+        ),
+        key(
+            "placement",
+            "\"even\"",
+            "or \"per_layer\", each layer a message: how parameters lie on servers; without it, evenly",
+        ),
+        key(
+            "sharing",
+            "\"in_turn\"",
+            "or \"fair\", all at once: how messages share a server's link; without it, in turn",
+        ),
+        key(
+            "message_overhead_us",
+            "0.0",
+            "time that a message keeps a link busy whatever its size",
+        ),
+        key(
+            "gradient_bytes_factor",
+            "1.0",
+            "bytes of a pushed gradient over those of the parameters, above 0, at most 1",
+        ),
     ],
 };
 

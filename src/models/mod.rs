@@ -19,6 +19,7 @@
 //! flat vectors, and computes on the rayon pool of the calling thread. One exception: the matrix
 //! products of `ndarray` have threads of their own, which `MATMUL_NUM_THREADS` limits.
 
+mod connections;
 mod layers;
 mod loss;
 mod objective;
@@ -27,6 +28,7 @@ mod parameters;
 mod tests;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use omnivore_sim::objective::Connections;
 use omnivore_sim::workload::{ImageShape, NetworkSpec, ParameterLayout, Workload, WorkloadError};
 use rand::Rng;
 
@@ -219,6 +221,13 @@ impl Model {
     /// The tensors of the flat parameter vector, in order and without gaps.
     pub fn tensors(&self) -> &[ParameterTensor] {
         &self.tensors
+    }
+
+    /// Which hidden units the tensors connect: channels of convolutions, neurons of FC layers.
+    ///
+    /// Weights of a convolution in groups belong to its own channels alone.
+    pub fn connections(&self) -> Vec<Connections> {
+        connections::of(&self.spec, &self.tensors)
     }
 
     /// The device that computes.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use omnivore_sim::objective::{
-    Evaluation, Gradient, InitialModel, Objective, ParameterLayout, Parameters, draw_examples,
+    Connections, Evaluation, Gradient, InitialModel, Objective, ParameterLayout, Parameters,
+    draw_examples,
 };
 use omnivore_sim::protocol::{Cycle, Share};
 use omnivore_sim::rng::{Seed, Stream, stream, stream_at};
@@ -157,6 +158,10 @@ impl Objective for NetworkObjective {
         let mut conv = self.model.initial_parameters(generator);
         let fc = conv.split_off(self.model.layout().conv);
         InitialModel { conv, fc }
+    }
+
+    fn connections(&self) -> Vec<Connections> {
+        self.model.connections()
     }
 
     fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {

@@ -8,10 +8,12 @@
 
 mod goal;
 mod search;
+mod tradeoff;
 mod verify;
 
 pub use goal::Goal;
 pub use search::{Candidate, Choice, Forecast, Interval, devices, predict_choice, search};
+pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
 
 use crate::predict::CalibrationError;

@@ -183,7 +183,7 @@ impl<'a> Rehearsal<'a> {
         let took = began.elapsed();
         let list = match update.part {
             ModelPart::Fc => &mut tally.update_fc,
-            ModelPart::Conv | ModelPart::Whole => &mut tally.update,
+            ModelPart::Conv | ModelPart::Whole | ModelPart::Block(_) => &mut tally.update,
         };
         if self.groups[group.index()].counts() {
             list.enter(self.roster.machines_per_group(), took);

@@ -76,17 +76,25 @@ pub struct Axis {
     pub unit: String,
     /// Linear or logarithmic.
     pub scale: Scale,
+    /// Where it shows rows and not numbers: what stands at 0, 1, 2, … from below. Vertical axes
+    /// only.
+    pub rows: Vec<String>,
 }
 
 impl Axis {
     /// A linear axis.
     pub fn linear(label: impl Into<String>, unit: impl Into<String>) -> Self {
-        Self { label: label.into(), unit: unit.into(), scale: Scale::Linear }
+        Self { label: label.into(), unit: unit.into(), scale: Scale::Linear, rows: Vec::new() }
+    }
+
+    /// An axis of rows with names, the first at the bottom.
+    pub fn of_rows(rows: Vec<String>) -> Self {
+        Self { rows, ..Self::linear("", "") }
     }
 
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>, unit: impl Into<String>) -> Self {
-        Self { label: label.into(), unit: unit.into(), scale: Scale::Log }
+        Self { label: label.into(), unit: unit.into(), scale: Scale::Log, rows: Vec::new() }
     }
 }
 
@@ -131,6 +139,8 @@ pub enum Mark {
     Bars,
     /// A line that holds each value until the next point.
     Step,
+    /// A block in row y from the x of every first point of two to that of the second.
+    Spans,
 }
 
 /// One curve, cloud or set of bars.

@@ -8,4 +8,5 @@ pub mod html;
 pub mod joined;
 pub mod runs;
 pub mod table;
+pub mod timeline;
 pub mod validation;

@@ -45,13 +45,16 @@ pub fn curve_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
         .constant("run", run.name)
 }
 
-/// One row per update of the conv (or whole) model and of a merged FC model.
+/// One row per update of the conv (or whole) model, of a merged FC model, and of every block that
+/// is updated by itself.
 ///
 /// # Errors
 /// [`TableError`], which only a bug can cause.
 pub fn update_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
-    let rows: Vec<&UpdateRecord> = run.trace.updates.iter().chain(&run.trace.fc_updates).collect();
-    let part = |record: &&UpdateRecord| format!("{:?}", record.update.part).to_lowercase();
+    let trace = run.trace;
+    let parts = trace.fc_updates.iter().chain(&trace.block_updates);
+    let rows: Vec<&UpdateRecord> = trace.updates.iter().chain(parts).collect();
+    let part = |record: &&UpdateRecord| record.update.part.to_string();
     LongTable::new()
         .integer("time_ns", rows.iter().map(|r| r.time.as_nanos()))?
         .text("part", rows.iter().map(part))?

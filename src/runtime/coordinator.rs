@@ -1,21 +1,24 @@
 //! The coordinator: model server, recorder and keeper of the clock of a real run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use omnivore_sim::cluster::{
-    Clockwork, Passage, Record, RunEnd, Scenario, Witness, answer_to, message_sizes,
+    Clockwork, Crossing, Letter, Passage, Record, Route, RunEnd, Scenario, Witness, Work,
+    answer_to, letter_after, message_after, message_sizes,
 };
 use omnivore_sim::ids::{GroupId, MachineId};
 use omnivore_sim::objective::{InitialModel, Objective, Parameters};
 use omnivore_sim::protocol::{
-    Action, Application, Cycle, Event, Exchange, ModelPart, ModelServer, ModelSnapshot, Progress,
-    Replicas, Share, Stage, Strategy, strategy,
+    Action, Application, Block, Cutter, Cycle, Event, Exchange, Memory, ModelPart, ModelServer,
+    ModelSnapshot, Parcel, Progress, Replicas, Stage, Strategy, strategy,
 };
-use omnivore_sim::trace::Trace;
-use omnivore_sim::units::{Bytes, SimTime};
+use omnivore_sim::trace::{Content, Trace};
+use omnivore_sim::units::{Bytes, SimDuration, SimTime};
 
 use super::clock::WallClock;
+use super::shared::SharedModel;
 use super::workers::{
     Activations, FcPass, FcTask, Message, Product, Task, Worker, conv_machine, fc_server,
 };
@@ -89,7 +92,8 @@ pub fn train(
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
     for machine in coordinator.scenario.roster.machine_ids() {
-        coordinator.expect_message(Event::Started { machine }, coordinator.now, Bytes(0));
+        let now = coordinator.now;
+        coordinator.expect_message(Event::Started { machine }, now, now, None);
     }
     let mut end = coordinator.after_update(monitor)?;
     while end.is_none() {
@@ -105,16 +109,22 @@ struct Expected {
     passage: Passage,
     work: Option<Work>,
     done_at: Option<SimTime>,
-    /// Bytes of the message that it is the arrival of.
-    bytes: Bytes,
+    /// The message that it is the arrival of.
+    message: Option<(Content, Bytes)>,
 }
 
-/// What a conv machine computes.
-#[derive(Clone, Copy)]
-struct Work {
-    cycle: Cycle,
-    share: Share,
-    stage: Stage,
+/// A message on a shared link: nobody knows yet when it arrives.
+struct OnLink {
+    machine: MachineId,
+    asked: SimTime,
+    message: (Content, Bytes),
+    then: Then,
+}
+
+/// What follows from the arrival of a message.
+enum Then {
+    Told(Event),
+    Begins(Work),
 }
 
 /// What is on its way between a machine and the FC server.
@@ -140,6 +150,10 @@ struct Coordinator<'a> {
     /// Where a ticket's event stands in `expected`.
     prescribed: BTreeMap<u64, SimTime>,
     tickets: u64,
+    /// Messages on shared links, by the number of each.
+    crossing: BTreeMap<u64, OnLink>,
+    /// The model, where threads share it.
+    shared: Option<Arc<SharedModel>>,
     late: BTreeSet<Cycle>,
     /// What the clock showed when each update of this part of the run was really applied.
     applied_at: Vec<SimTime>,
@@ -172,6 +186,10 @@ impl<'a> Coordinator<'a> {
                 state.records,
             ),
         };
+        let layout = evaluator.layout();
+        let cutter = Cutter::new(layout.conv, layout.fc, evaluator.connections(), scenario.seed);
+        let server = server.cut_by(cutter);
+        let shared = (strategy.memory() == Memory::Shared).then(|| share(&server));
         let now = witness.began();
         records.push(Record { from, events: Vec::new() });
         Ok(Coordinator {
@@ -190,6 +208,8 @@ impl<'a> Coordinator<'a> {
             expected: BTreeMap::new(),
             prescribed: BTreeMap::new(),
             tickets: 0,
+            crossing: BTreeMap::new(),
+            shared,
             late: BTreeSet::new(),
             applied_at: Vec::new(),
             set_aside: Vec::new(),
@@ -201,29 +221,65 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Notes the arrival of a message, or of anything else that nobody computes for.
-    fn expect_message(&mut self, event: Event, arrives: SimTime, bytes: Bytes) {
-        let passage = Passage { begins: self.now, computed: arrives };
-        let ticket = self.expect_event(event, passage, None, Some(arrives));
-        if let Some(expected) = self.expected.get_mut(&(arrives, ticket)) {
-            expected.bytes = bytes;
-        }
+    fn expect_message(
+        &mut self,
+        event: Event,
+        asked: SimTime,
+        arrives: SimTime,
+        message: Option<(Content, Bytes)>,
+    ) {
+        let passage = Passage { begins: asked, computed: arrives };
+        let done_at = Some(arrives);
+        self.expect(Expected { event, asked, passage, work: None, done_at, message });
     }
 
     /// Notes an event to come, which also waits for a product unless it is done already.
-    fn expect_event(
-        &mut self,
-        event: Event,
-        passage: Passage,
-        work: Option<Work>,
-        done_at: Option<SimTime>,
-    ) -> u64 {
-        let ticket = self.tickets;
+    fn expect(&mut self, expected: Expected) -> u64 {
+        let (ticket, arrives) = (self.tickets, expected.passage.computed);
         self.tickets += 1;
-        let bytes = Bytes(0);
-        let expected = Expected { event, asked: self.now, passage, work, done_at, bytes };
-        self.expected.insert((passage.computed, ticket), expected);
-        self.prescribed.insert(ticket, passage.computed);
+        self.expected.insert((arrives, ticket), expected);
+        self.prescribed.insert(ticket, arrives);
         ticket
+    }
+
+    /// Sends a message to or from a machine now; the strategy is told of its arrival.
+    fn send(&mut self, event: Event, letter: Letter, message: (Content, Bytes)) {
+        let now = self.now;
+        let route = self.clockwork.as_mut().map(|clockwork| clockwork.route(now, letter));
+        match route.unwrap_or(Route::Arrives(now)) {
+            Route::Arrives(arrives) => self.expect_message(event, now, arrives, Some(message)),
+            Route::Shares(crossing) => {
+                let machine = event.machine().expect("only machines send and receive");
+                let then = Then::Told(event);
+                self.enter(crossing, OnLink { machine, asked: now, message, then });
+            }
+        }
+    }
+
+    /// Lets a message enter a shared link.
+    fn enter(&mut self, crossing: Crossing, on_link: OnLink) {
+        let number = self.tickets;
+        self.tickets += 1;
+        if let Some(clockwork) = &mut self.clockwork {
+            clockwork.enter(crossing, number);
+            self.crossing.insert(number, on_link);
+        }
+    }
+
+    /// Lets messages enter and leave shared links.
+    fn move_links(&mut self, at: SimTime) -> Result<(), RuntimeError> {
+        self.now = self.now.max(at);
+        let left = self.clockwork.as_mut().map_or(Vec::new(), |clockwork| clockwork.change(at));
+        for (number, arrives) in left {
+            let Some(OnLink { asked, message, then, .. }) = self.crossing.remove(&number) else {
+                continue;
+            };
+            match then {
+                Then::Told(event) => self.expect_message(event, asked, arrives, Some(message)),
+                Then::Begins(work) => self.begin(work, asked, arrives)?,
+            }
+        }
+        Ok(())
     }
 
     /// Tells the strategy the next event whose work is done and whose time has come.
@@ -235,15 +291,24 @@ impl<'a> Coordinator<'a> {
                 }
             }
             let ready = self.expected.iter().find(|(_, e)| e.done_at.is_some());
-            let message = match ready.map(|(key, _)| *key) {
-                Some(key) if key.0 <= self.clock.now() => return self.deliver(key, monitor),
-                Some(key) => match self.inbox.recv_timeout(self.clock.until(key.0)) {
+            let ready = ready.map(|(key, _)| *key);
+            let moves = self.clockwork.as_ref().and_then(Clockwork::next_change);
+            let due = ready.map(|key| key.0).into_iter().chain(moves).min();
+            let message = match (due, ready) {
+                (Some(at), _) if moves == Some(at) && at <= self.clock.now() => {
+                    self.move_links(at)?;
+                    continue;
+                }
+                (Some(at), Some(key)) if key.0 == at && at <= self.clock.now() => {
+                    return self.deliver(key, monitor);
+                }
+                (Some(at), _) => match self.inbox.recv_timeout(self.clock.until(at)) {
                     Ok(message) => message,
                     Err(RecvTimeoutError::Timeout) => continue,
                     Err(RecvTimeoutError::Disconnected) => return Err(self.stalled()),
                 },
-                None if self.expected.is_empty() => return Err(self.stalled()),
-                None => self.inbox.recv().map_err(|_| self.stalled())?,
+                (None, _) if self.expected.is_empty() => return Err(self.stalled()),
+                (None, _) => self.inbox.recv().map_err(|_| self.stalled())?,
             };
             if let Some(end) = self.receive(message)? {
                 return Ok(Some(end));
@@ -329,10 +394,11 @@ impl<'a> Coordinator<'a> {
         self.now = self.now.max(done_at).max(key.0);
         self.note(&expected, done_at);
         let event = expected.event;
-        if let Some(work) = expected.work
-            && self.send_after(event, work)
-        {
-            return Ok(None);
+        if let Some(work) = expected.work {
+            if self.send_after(event, work) {
+                return Ok(None);
+            }
+            self.note_sent(work);
         }
         if let Some(record) = self.records.last_mut() {
             record.events.push((self.now, event));
@@ -349,39 +415,53 @@ impl<'a> Coordinator<'a> {
 
     /// Lets what a machine has computed cross a link, where there is one in the way.
     fn send_after(&mut self, event: Event, Work { share, stage, .. }: Work) -> bool {
-        let now = self.now;
-        let Some(clockwork) = self.clockwork.as_mut().filter(|c| c.sends_after(stage)) else {
+        let Some(clockwork) = self.clockwork.as_ref().filter(|c| c.sends_after(stage)) else {
             return false;
         };
-        let arrives = clockwork.send_after(now, share, stage);
-        let (_, bytes) = message_sizes(clockwork, share, stage);
-        self.expect_message(event, arrives, bytes);
+        let message = message_after(clockwork, share, stage);
+        self.send(event, letter_after(share, stage), message);
         true
+    }
+
+    /// Enters into the trace what a machine has sent that is there at once.
+    fn note_sent(&mut self, Work { share, stage, .. }: Work) {
+        let content = match stage {
+            Stage::Forward => Content::Activations,
+            Stage::Backward | Stage::Whole => Content::Push(None),
+            Stage::Local => return,
+        };
+        self.witness.message(share.machine, self.now, self.now, (content, Bytes(0)));
     }
 
     /// Enters what has just ended into the trace, with the times that it really took.
     fn note(&mut self, expected: &Expected, done_at: SimTime) {
         let Expected { event, asked, passage, work, .. } = expected;
         match (event, work) {
-            (_, Some(Work { cycle, share, stage })) => {
+            (_, Some(work)) => {
                 let computed = passage.computed.max(done_at).min(self.now);
                 let passage = Passage { begins: passage.begins.min(computed), computed };
                 let received = self
                     .clockwork
                     .as_ref()
-                    .map_or(Bytes(0), |clockwork| message_sizes(clockwork, *share, *stage).0);
-                self.witness.computed(*share, *stage, *asked, passage, received);
-                self.note_lateness(*cycle, expected, done_at);
+                    .map_or(Bytes(0), |clock| message_sizes(clock, work.share, work.stage).0);
+                if work.stage == Stage::Backward {
+                    let (machine, begins) = (work.share.machine, passage.begins);
+                    let message = (Content::ActivationGradients, received);
+                    self.witness.message(machine, *asked, begins, message);
+                }
+                self.witness.computed(*work, passage);
+                self.note_lateness(work.cycle, expected, done_at);
             }
             (Event::FcServed { group }, None) => {
-                self.witness.fc_served(*asked, self.now);
                 let number = self.strategy.progress().cycles[group.index()];
-                self.note_lateness(Cycle { group: *group, number }, expected, done_at);
+                let cycle = Cycle { group: *group, number };
+                self.witness.fc_served(*asked, self.now, cycle);
+                self.note_lateness(cycle, expected, done_at);
             }
-            (Event::Started { .. }, None) => {}
             (event, None) => {
-                let machine = event.machine().expect("only the FC server is no machine");
-                self.witness.message(machine, *asked, self.now, expected.bytes);
+                if let Some((machine, message)) = event.machine().zip(expected.message) {
+                    self.witness.message(machine, *asked, self.now, message);
+                }
             }
         }
     }
@@ -398,20 +478,33 @@ impl<'a> Coordinator<'a> {
         monitor: &mut dyn TrainMonitor,
     ) -> Result<Option<RunEnd>, RuntimeError> {
         match action {
-            Action::SendModel { machine, .. } => {
+            Action::SendModel { machine, version } => {
                 self.replicas.receive(machine, self.server.snapshot());
-                self.send_model(machine);
+                self.send_model(machine, Content::Model(version));
             }
-            Action::ReturnModel { machine } => self.send_model(machine),
+            Action::ReturnModel { machine } => self.send_model(machine, Content::OwnModel),
             Action::Compute { cycle, share, stage } => {
                 self.compute(Work { cycle, share, stage })?;
             }
             Action::ServeFc { cycle } => self.serve_fc(cycle)?,
             Action::Apply(application) => {
                 self.apply(&application);
-                if application.update.part != ModelPart::Fc {
+                if matches!(application.update.part, ModelPart::Conv | ModelPart::Whole) {
                     return self.after_update(monitor);
                 }
+            }
+            Action::SendBlock { machine, block, .. } => self.send_block(machine, block),
+            Action::PushBlock { machine, block, parcel } => {
+                self.push_block(machine, block, parcel);
+            }
+            Action::Count { update, pushed_by, examples } => {
+                self.applied_at.push(self.clock.now());
+                self.witness.applied(self.now, update, examples, pushed_by);
+                if let Some(shared) = &self.shared {
+                    let (weights, velocity) = shared.contents();
+                    self.server.overwrite(weights, velocity);
+                }
+                return self.after_update(monitor);
             }
             Action::Exchange(exchange) => {
                 self.exchange(&exchange);
@@ -422,10 +515,9 @@ impl<'a> Coordinator<'a> {
             }
             Action::Push { machine, parcel } => {
                 self.replicas.pack(machine, parcel);
-                let now = self.now;
-                let arrives = self.clockwork.as_mut().map_or(now, |c| c.push_arrival(now));
                 let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::push_bytes);
-                self.expect_message(Event::PushArrived { machine }, arrives, bytes);
+                let message = (Content::Push(None), bytes);
+                self.send(Event::PushArrived { machine }, Letter::Push, message);
             }
             Action::Cancel { machine } => self.cancel(machine),
             Action::Drop { share } => self.witness.dropped(share),
@@ -433,11 +525,27 @@ impl<'a> Coordinator<'a> {
         Ok(None)
     }
 
-    fn send_model(&mut self, machine: MachineId) {
-        let now = self.now;
-        let arrives = self.clockwork.as_mut().map_or(now, |clockwork| clockwork.model_arrival(now));
+    fn send_model(&mut self, machine: MachineId, content: Content) {
         let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
-        self.expect_message(Event::ModelArrived { machine }, arrives, bytes);
+        self.send(Event::ModelArrived { machine }, Letter::Model, (content, bytes));
+    }
+
+    fn send_block(&mut self, machine: MachineId, block: Block) {
+        if self.shared.is_none() {
+            self.server.send_block(machine, block, &mut self.replicas);
+        }
+        let (blocks, number) = (block.of.blocks(), block.number);
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.model_block_bytes(blocks));
+        let event = Event::BlockArrived { machine, block: number };
+        self.send(event, Letter::ModelBlock(blocks), (Content::ModelBlock(number), bytes));
+    }
+
+    fn push_block(&mut self, machine: MachineId, block: Block, parcel: Parcel) {
+        self.replicas.pack(machine, parcel);
+        let (blocks, number) = (block.of.blocks(), block.number);
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.push_block_bytes(blocks));
+        let event = Event::BlockPushed { machine, block: number };
+        self.send(event, Letter::PushBlock(blocks), (Content::PushBlock(number, None), bytes));
     }
 
     /// Expects nothing more of what a machine is at, and enters what it did of it by now.
@@ -449,36 +557,73 @@ impl<'a> Coordinator<'a> {
             self.prescribed.remove(&key.1);
             let until = expected.done_at.unwrap_or(self.now).min(self.now).max(expected.asked);
             let passage = Passage { begins: expected.asked, computed: until };
-            match expected.work {
-                Some(Work { share, stage, .. }) => {
-                    self.witness.computed(share, stage, expected.asked, passage, Bytes(0));
-                }
-                None => {
+            match (expected.work, expected.message) {
+                (Some(work), _) => self.witness.computed(work, passage),
+                (None, Some(message)) => {
                     let arrives = expected.passage.computed;
-                    self.witness.message(machine, expected.asked, arrives, expected.bytes);
+                    self.witness.message(machine, expected.asked, arrives, message);
                 }
+                (None, None) => {}
             }
         }
-        self.witness.cancelled(machine, self.now);
+        let now = self.now;
+        for (number, on_link) in self.crossing.extract_if(.., |_, own| own.machine == machine) {
+            if let Some(clockwork) = &mut self.clockwork {
+                clockwork.withdraw(now, number);
+            }
+            self.witness.message(machine, on_link.asked, now, on_link.message);
+        }
+        self.witness.cancelled(machine, now);
     }
 
     fn compute(&mut self, work: Work) -> Result<(), RuntimeError> {
-        let Work { cycle, share, stage } = work;
-        let (now, machine) = (self.now, share.machine);
-        let passage = match &mut self.clockwork {
-            Some(clockwork) => clockwork.stage(now, cycle, share, stage)?,
-            None => Passage { begins: now, computed: now },
-        };
+        let Work { share, stage, .. } = work;
         if stage != Stage::Forward {
             self.witness.processed(share);
         }
+        let (now, machine) = (self.now, share.machine);
+        let mut begins = Route::Arrives(now);
+        if let (Stage::Backward, Some(clockwork)) = (stage, &mut self.clockwork) {
+            begins = clockwork.route(now, Letter::ActivationGradients(share));
+        }
+        match begins {
+            Route::Arrives(begins) => self.begin(work, now, begins),
+            Route::Shares(crossing) => {
+                let received = self
+                    .clockwork
+                    .as_ref()
+                    .map_or(Bytes(0), |clock| message_sizes(clock, share, stage).0);
+                let message = (Content::ActivationGradients, received);
+                let then = Then::Begins(work);
+                self.enter(crossing, OnLink { machine, asked: now, message, then });
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets a machine compute a stage, which it would have begun at an instant.
+    fn begin(&mut self, work: Work, asked: SimTime, begins: SimTime) -> Result<(), RuntimeError> {
+        let Work { cycle, share, stage } = work;
+        let machine = share.machine;
+        let span = match &self.clockwork {
+            Some(clockwork) => clockwork.stage(cycle, share, stage)?,
+            None => SimDuration::ZERO,
+        };
         let event = answer_to(machine, stage);
-        let ticket = self.expect_event(event, passage, Some(work), None);
+        let passage = Passage { begins, computed: begins + span };
+        let (work, done_at, message) = (Some(work), None, None);
+        let ticket = self.expect(Expected { event, asked, passage, work, done_at, message });
         let model = self.replicas.model(machine).cloned();
         let model = || model.expect("a machine computes on a model it holds");
         let task = match stage {
             Stage::Forward => Task::Forward { model: model(), cycle, share },
-            Stage::Whole | Stage::Local => Task::Whole { model: model(), cycle, share },
+            Stage::Whole | Stage::Local => match &self.shared {
+                Some(shared) => {
+                    let (model, rule) = (Arc::clone(shared), self.scenario.rule);
+                    Task::Shared { model, rule, cycle, share }
+                }
+                None => Task::Whole { model: model(), cycle, share },
+            },
             Stage::Backward => Task::Backward {
                 activation_gradient: self.fc_exchanges[machine.index()]
                     .activation_gradient
@@ -497,7 +642,8 @@ impl<'a> Coordinator<'a> {
         };
         let passage = Passage { begins: self.now, computed: until };
         let event = Event::FcServed { group: cycle.group };
-        let ticket = self.expect_event(event, passage, None, None);
+        let (asked, work, done_at, message) = (self.now, None, None, None);
+        let ticket = self.expect(Expected { event, asked, passage, work, done_at, message });
         let activations = self
             .scenario
             .roster
@@ -514,24 +660,32 @@ impl<'a> Coordinator<'a> {
 
     fn apply(&mut self, application: &Application) {
         let Application { update, examples, .. } = application;
-        if update.part != ModelPart::Fc {
-            self.occupy_model_server();
-            self.applied_at.push(self.clock.now());
+        match update.part {
+            ModelPart::Fc => {}
+            ModelPart::Conv | ModelPart::Whole => {
+                self.occupy_model_server(1);
+                self.applied_at.push(self.clock.now());
+            }
+            ModelPart::Block(block) => self.occupy_model_server(block.of.blocks()),
         }
-        self.witness.applied(self.now, *update, *examples);
-        self.server.apply_sum(application, &mut self.replicas);
+        let pushed_by = application.terms.iter().map(|term| term.machine);
+        self.witness.applied(self.now, *update, *examples, pushed_by);
+        if self.shared.is_none() {
+            self.server.apply_sum(application, &mut self.replicas);
+        }
     }
 
     fn exchange(&mut self, exchange: &Exchange) {
-        self.occupy_model_server();
+        self.occupy_model_server(1);
         self.applied_at.push(self.clock.now());
-        self.witness.applied(self.now, exchange.update, exchange.examples);
+        let (update, pushed_by) = (exchange.update, [exchange.machine]);
+        self.witness.applied(self.now, update, exchange.examples, pushed_by);
         self.server.exchange(exchange, &mut self.replicas);
     }
 
-    fn occupy_model_server(&mut self) {
+    fn occupy_model_server(&mut self, parts: u32) {
         if let Some(clockwork) = &mut self.clockwork {
-            clockwork.update(self.now);
+            clockwork.update(self.now, parts);
         }
     }
 
@@ -634,6 +788,15 @@ fn show_real_times(trace: &mut Trace, applied_at: &[SimTime]) {
             point.time = *time;
         }
     }
+}
+
+/// The server's model as one that threads share.
+fn share(server: &ModelServer) -> Arc<SharedModel> {
+    let (conv, fc) = server.velocities();
+    let weights = server.weights();
+    let weights = InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() };
+    let velocity = InitialModel { conv: conv.to_vec(), fc: fc.to_vec() };
+    Arc::new(SharedModel::new(&weights, &velocity))
 }
 
 fn start_machines(

@@ -14,6 +14,7 @@
 
 mod clock;
 mod coordinator;
+mod shared;
 mod workers;
 
 pub use clock::Stopwatch;

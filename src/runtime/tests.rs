@@ -9,7 +9,7 @@ use omnivore_sim::cluster::{
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::{Link, ServiceLaw};
 use omnivore_sim::objective::Objective;
-use omnivore_sim::protocol::{Agn, FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{Agn, FcPlacement, Hogwild, Roster, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{CurvePoint, Trace};
 use omnivore_sim::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
@@ -184,6 +184,11 @@ fn two_workers(strategy: StrategySpec) -> Scenario {
     }
 }
 
+/// Threads that share a model change it in an order that nobody records.
+fn is_exact(strategy: StrategySpec) -> bool {
+    !matches!(strategy, StrategySpec::Hogwild(_))
+}
+
 #[test]
 fn under_every_strategy_two_workers_learn_and_their_run_replays_bit_for_bit() {
     for strategy in StrategySpec::typical() {
@@ -198,11 +203,32 @@ fn under_every_strategy_two_workers_learn_and_their_run_replays_bit_for_bit() {
             replay(&scenario, &real.state.records, Some(learning), &mut Unmonitored)
                 .expect("it really happened");
         assert_eq!(trace.updates, real.trace.updates, "{strategy}");
-        assert_eq!(trace.curve, real.trace.curve, "{strategy}");
+        assert_eq!(trace.block_updates, real.trace.block_updates, "{strategy}");
         assert_eq!(trace.examples.dropped, real.trace.examples.dropped, "{strategy}");
-        assert_eq!(*model.weights().conv, real.state.weights.conv, "{strategy}");
-        assert_eq!(*model.weights().fc, real.state.weights.fc, "{strategy}");
+        if is_exact(strategy) {
+            assert_eq!(trace.curve, real.trace.curve, "{strategy}");
+            assert_eq!(*model.weights().conv, real.state.weights.conv, "{strategy}");
+            assert_eq!(*model.weights().fc, real.state.weights.fc, "{strategy}");
+        }
     }
+}
+
+/// O6: one thread that reads and changes the shared model by itself does what the server does.
+#[test]
+fn hogwild_on_one_thread_is_sgd_bit_for_bit() {
+    let one = |strategy| Scenario {
+        roster: Roster { conv_machines: 1, groups: 1, ..two_workers(strategy).roster },
+        ..two_workers(strategy)
+    };
+    let of = |strategy| train_until(&one(strategy), Pacing::None, None, u64::MAX);
+    let (expected, run) =
+        (of(StrategySpec::Sync), of(StrategySpec::Hogwild(Hogwild { blocks: 3 })));
+    assert_eq!(run.state.weights, expected.state.weights);
+    assert_eq!(run.state.velocity, expected.state.velocity);
+    let losses = |run: &TrainOutcome| -> Vec<f64> {
+        run.trace.curve.iter().map(|point| point.evaluation.loss).collect()
+    };
+    assert_eq!(losses(&run), losses(&expected));
 }
 
 #[test]
@@ -222,7 +248,9 @@ fn under_every_strategy_the_time_of_each_worker_adds_up_and_a_resumed_run_replay
             replay(&scenario, &rest.state.records, Some(learning), &mut Unmonitored)
                 .expect("it really happened");
         assert_eq!(trace.updates, rest.trace.updates, "{strategy}");
-        assert_eq!(*model.weights().conv, rest.state.weights.conv, "{strategy}");
+        if is_exact(strategy) {
+            assert_eq!(*model.weights().conv, rest.state.weights.conv, "{strategy}");
+        }
     }
 }
 

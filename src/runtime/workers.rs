@@ -6,9 +6,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share};
+use omnivore_sim::objective::Gradient;
+use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share, UpdateRule};
 
 use super::RuntimeError;
+use super::shared::SharedModel;
 use crate::models::{ConvForward, NetworkObjective};
 
 /// What leaves the conv phase for the FC phase.
@@ -52,9 +54,26 @@ pub trait Stages: Send {
 
 /// Work for a conv machine.
 pub(super) enum Task {
-    Forward { model: ModelSnapshot, cycle: Cycle, share: Share },
-    Backward { activation_gradient: Vec<f32> },
-    Whole { model: ModelSnapshot, cycle: Cycle, share: Share },
+    Forward {
+        model: ModelSnapshot,
+        cycle: Cycle,
+        share: Share,
+    },
+    Backward {
+        activation_gradient: Vec<f32>,
+    },
+    Whole {
+        model: ModelSnapshot,
+        cycle: Cycle,
+        share: Share,
+    },
+    /// As `Whole`, on a model that the thread itself reads and changes.
+    Shared {
+        model: Arc<SharedModel>,
+        rule: UpdateRule,
+        cycle: Cycle,
+        share: Share,
+    },
 }
 
 /// Work for the FC server: the activations of a whole mini-batch, in the order of the shares.
@@ -164,13 +183,29 @@ pub(super) fn conv_machine(stages: &mut dyn Stages, task: Task) -> Product {
             Product::Gradient { gradient: PushedGradient { conv, fc: None }, loss: None }
         }
         Task::Whole { model, cycle, share } => {
-            let activations = stages.forward(&model.conv, cycle, share);
-            let pass = stages.fc(&model.fc, activations);
-            let conv = stages.backward(pass.activation_gradient);
-            let gradient = PushedGradient { conv, fc: Some(pass.gradient) };
-            Product::Gradient { gradient, loss: Some(pass.loss) }
+            let (gradient, loss) = whole_gradient(stages, &model, cycle, share);
+            let gradient = PushedGradient { conv: gradient.conv, fc: Some(gradient.fc) };
+            Product::Gradient { gradient, loss: Some(loss) }
+        }
+        Task::Shared { model, rule, cycle, share } => {
+            let (gradient, loss) = whole_gradient(stages, &model.read(), cycle, share);
+            model.apply(rule, &gradient);
+            let gradient = PushedGradient { conv: gradient.conv, fc: Some(gradient.fc) };
+            Product::Gradient { gradient, loss: Some(loss) }
         }
     }
+}
+
+fn whole_gradient(
+    stages: &mut dyn Stages,
+    model: &ModelSnapshot,
+    cycle: Cycle,
+    share: Share,
+) -> (Gradient, f64) {
+    let activations = stages.forward(&model.conv, cycle, share);
+    let pass = stages.fc(&model.fc, activations);
+    let conv = stages.backward(pass.activation_gradient);
+    (Gradient { conv, fc: pass.gradient }, pass.loss)
 }
 
 /// Carries out the FC server's task, share by share in order.

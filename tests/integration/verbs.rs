@@ -121,3 +121,74 @@ fn usage_errors_have_an_exit_code_of_their_own() {
         assert_eq!(code(&output), 2, "{arguments:?}");
     }
 }
+
+fn trace_against(bench: &Bench, run: &str, other: &str, out: &str) -> serde_json::Value {
+    let mut command = program();
+    command.arg("trace").arg(bench.path(run)).arg("--against").arg(bench.path(other));
+    command.arg("--out").arg(bench.path(out)).args(["--json", "--quiet"]);
+    json_of(&command.output().expect("it starts"))
+}
+
+#[test]
+fn a_kept_run_is_traced_and_a_simulation_does_not_part_from_its_emulation() {
+    let bench = Bench::new();
+    bench.json("simulate", "simulated", &[]);
+    bench.json("emulate", "emulated", &[]);
+    let object = trace_against(&bench, "simulated", "emulated", "trace");
+    assert!(object["events"].as_u64() > Some(100), "{object}");
+    let difference = &object["difference"];
+    assert!(difference["first_in_order"].is_null() && difference["first_in_time"].is_null());
+    for name in [
+        "events.csv",
+        "events.parquet",
+        "against-perfetto.json",
+        "plots/gantt.png",
+        "plots/gantt-against.svg",
+        "difference.txt",
+    ] {
+        assert!(bench.path("trace").join(name).exists(), "{name}");
+    }
+    let perfetto = std::fs::read(bench.path("trace/perfetto.json")).expect("it was written");
+    let perfetto: serde_json::Value = serde_json::from_slice(&perfetto).expect("it is JSON");
+    assert!(perfetto["traceEvents"].as_array().is_some_and(|events| events.len() > 100));
+}
+
+/// A real run takes its own time, not that of a cluster which it was not paced to.
+#[test]
+fn a_real_run_parts_from_a_simulation_at_an_event_that_is_named() {
+    let bench = Bench::new();
+    bench.json("simulate", "simulated", &[]);
+    bench.json("train", "real", &[]);
+    let object = trace_against(&bench, "real", "simulated", "trace");
+    let parting = &object["difference"]["first_in_time"];
+    assert!(parting["who"].is_string() && parting["by_s"].is_number(), "{object}");
+    let actors = object["difference"]["actors"].as_array().expect("one row each");
+    assert_eq!(actors.len(), 4 + 1, "four machines and the FC server");
+    let missing = program().arg("trace").arg(bench.path("nowhere")).output().expect("it starts");
+    assert_eq!(code(&missing), 3, "{}", error_text(&missing));
+}
+
+#[test]
+fn strategies_are_placed_on_a_cluster_with_a_reason_where_one_cannot_be_used() {
+    let bench = Bench::new();
+    let settings = ["--set", "objective=noisy_quadratic", "--set", "target.loss=0.6"];
+    let object = bench.json("strategies", "out", &settings);
+    assert_eq!(object["kind"], "predicted");
+    let rows = object["strategies"].as_array().expect("one row each");
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).expect("it is listed");
+    let time = |name: &str| row(name)["predicted"]["time_per_update_s"].as_f64().expect("a time");
+    assert!(time("async") < time("sync"), "four machines on their own update more often");
+    assert!(row("async")["predicted"]["updates_to_target"].is_number(), "{}", row("async"));
+    let reason = row("backup_workers")["reason"].as_str().expect("8 examples, 3 machines");
+    assert!(reason.contains("use a multiple of 3"), "{reason}");
+    for name in ["strategies.parquet", "summary.txt", "plots/tradeoff.png", "plots/tradeoff.svg"] {
+        assert!(bench.path("out").join(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn without_an_experiment_all_strategies_are_listed_with_their_knobs() {
+    let list = program().args(["strategies", "--json"]).output().expect("it starts");
+    let rows = json_of(&list)["strategies"].clone();
+    assert_eq!(rows.as_array().map(Vec::len), Some(20));
+}

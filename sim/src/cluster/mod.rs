@@ -1,18 +1,19 @@
 //! A whole run on the virtual clock: hardware, protocol and objective on the event engine.
 
+mod fair_link;
 mod run;
 mod timing;
 mod witness;
 
 pub use run::{
-    Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, message_sizes, replay,
-    run, run_strategy,
+    Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
+    message_after, message_sizes, replay, run, run_strategy,
 };
 pub use timing::{
-    Affine, Clockwork, MachineTimes, NetworkTimes, ParameterExchange, Passage, PhaseTimes,
-    SlowGroups, Timing, TimingError,
+    Affine, Clockwork, Crossing, Layers, Letter, MachineTimes, NetworkTimes, Passage, PhaseTimes,
+    Route, SlowGroups, Timing, TimingError,
 };
-pub use witness::{RunEnd, Witness};
+pub use witness::{RunEnd, Witness, Work};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::hardware::{Link, ServiceLaw};
+use crate::hardware::{Link, Network, ParameterExchange, Placement, ServiceLaw, Sharing};
 use crate::protocol::{FcPlacement, LocalSgd, Roster, StrategySpec, UpdateRule};
 use crate::rng::Seed;
 use crate::trace::Trace;
@@ -156,4 +156,97 @@ fn machines_that_are_not_in_step_cannot_reduce_together() {
     let refused = run(&asynchronous, None, &mut Unmonitored);
     let error = refused.expect_err("four groups").to_string();
     assert!(error.contains("one group, but there are 4 groups"), "{error}");
+}
+
+fn fair(exchange: ParameterExchange, model: u64) -> NetworkTimes {
+    NetworkTimes { sharing: Sharing::Fair, ..network(exchange, model) }
+}
+
+const ONE_SERVER: ParameterExchange = ParameterExchange::Servers { shards: NonZeroU32::MIN };
+
+/// Models leave together and arrive together, and so do gradients: each takes k times as long as
+/// one alone.
+#[test]
+fn messages_that_share_a_link_fairly_take_as_many_times_as_long_as_there_are() {
+    for machines in MACHINES {
+        let k = f64::from(machines);
+        let expected = COMPUTE_S + 2.0 * LATENCY_S + 2.0 * k * seconds(1e6);
+        assert_near(time_per_update(machines, fair(ONE_SERVER, 1_000_000)), expected, 4);
+    }
+}
+
+#[test]
+fn messages_of_no_bytes_complete_on_a_fairly_shared_link_and_more_bytes_never_arrive_sooner() {
+    for machines in MACHINES {
+        let times: Vec<f64> = [0, 1, 1000, 1_000_000, 50_000_000]
+            .map(|bytes| time_per_update(machines, fair(ONE_SERVER, bytes)))
+            .into();
+        assert!(times.is_sorted(), "{machines} machines: {times:?}");
+        assert_near(times[0], COMPUTE_S + 2.0 * LATENCY_S, 4);
+    }
+}
+
+#[test]
+fn one_machine_has_a_fair_link_to_itself() {
+    for strategy in [StrategySpec::Sync, StrategySpec::Async] {
+        let in_turn = trace(strategy, 1, network(ONE_SERVER, 1_000_000));
+        assert_eq!(trace(strategy, 1, fair(ONE_SERVER, 1_000_000)), in_turn);
+    }
+}
+
+#[test]
+fn what_is_sent_over_a_fair_link_arrives_or_is_in_flight() {
+    for strategy in StrategySpec::typical() {
+        let scenario = scenario(strategy, 4, fair(ONE_SERVER, 1_000_000));
+        let scenario = Scenario {
+            updates: 30,
+            roster: Roster { mini_batch: 60, ..scenario.roster },
+            ..scenario
+        };
+        let trace = run(&scenario, None, &mut Unmonitored).expect("possible").0;
+        let traffic = trace.traffic;
+        assert_eq!(traffic.sent, traffic.received + traffic.in_flight, "{strategy}");
+        assert_eq!(trace.updates.len(), 30, "{strategy}");
+    }
+}
+
+#[test]
+fn every_message_costs_its_overhead() {
+    let overhead = SimDuration::from_millis(2);
+    for machines in MACHINES {
+        let costly = NetworkTimes { message_overhead: overhead, ..network(ONE_SERVER, 1_000_000) };
+        let one = seconds(1e6) + overhead.as_secs_f64();
+        let expected = COMPUTE_S + 2.0 * LATENCY_S + (f64::from(machines) + 1.0) * one;
+        assert_near(time_per_update(machines, costly), expected, machines + 1);
+    }
+}
+
+/// The largest layer alone on one server, the two others on the second: the busiest server counts.
+#[test]
+fn layers_on_servers_take_as_long_as_those_of_the_busiest_server() {
+    let layers = [200_000, 600_000, 100_000].map(Bytes);
+    let link = network(ONE_SERVER, 0).link;
+    let shards = NonZeroU32::new(2).expect("two");
+    let placed = Network {
+        exchange: ParameterExchange::Servers { shards },
+        placement: Placement::PerLayer,
+        gradient_bytes_factor: 0.5,
+        ..Network::plain(link)
+    };
+    let times = NetworkTimes::over(&placed, &layers, Bytes(0));
+    assert_eq!(times.layers, Some(Layers { most_bytes: Bytes(600_000), most_layers: 2 }));
+    for machines in MACHINES {
+        let expected =
+            COMPUTE_S + 2.0 * LATENCY_S + f64::from(machines) * seconds(6e5) + seconds(3e5);
+        assert_near(time_per_update(machines, times), expected, machines + 1);
+    }
+}
+
+#[test]
+fn layers_have_no_place_where_there_are_no_servers() {
+    let link = network(ONE_SERVER, 0).link;
+    for exchange in [ParameterExchange::Ring, ParameterExchange::Tree] {
+        let placed = Network { exchange, placement: Placement::PerLayer, ..Network::plain(link) };
+        assert!(placed.check().is_err(), "{exchange:?}");
+    }
 }

@@ -1,23 +1,24 @@
 //! The virtual-clock driver: it carries out what a strategy decides, and makes things happen when
 //! the clockwork says so, or when a record says they did.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::timing::{Clockwork, Timing, TimingError};
-use super::witness::{RunEnd, Witness};
+use super::timing::{Clockwork, Crossing, Letter, Passage, Route, Timing, TimingError};
+use super::witness::{RunEnd, Witness, Work};
 use crate::engine::{Engine, EngineError};
 use crate::ids::MachineId;
 use crate::objective::{InitialModel, Objective, Parameters};
 use crate::protocol::{
-    Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, ModelServer, Parcel,
-    Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategySpec, UpdateRule,
-    strategy,
+    Action, Application, Block, Blocked, Cutter, Cycle, Event, FcPlacement, ModelPart, ModelServer,
+    Parcel, Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategySpec,
+    UpdateRule, strategy,
 };
 use crate::rng::Seed;
-use crate::trace::{CurvePoint, Trace};
-use crate::units::{Bytes, SimTime};
+use crate::trace::{Content, CurvePoint, Trace};
+use crate::units::{Bytes, SimDuration, SimTime};
 
 /// Everything that fixes a run except its objective.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,13 +210,25 @@ enum Happens {
     Told(Event),
     /// A machine has computed and begins to send, of which the strategy is told on arrival.
     Sends { share: Share, stage: Stage },
+    /// A machine has what it needs for a stage.
+    Begins(Work),
+}
+
+/// A message on a shared link: nobody knows yet when it arrives.
+struct Sent {
+    machine: MachineId,
+    at: SimTime,
+    message: (Content, Bytes),
+    then: Happens,
 }
 
 impl Happens {
     fn machine(&self) -> Option<MachineId> {
         match self {
             Happens::Told(event) => event.machine(),
-            Happens::Sends { share, .. } => Some(share.machine),
+            Happens::Sends { share, .. } | Happens::Begins(Work { share, .. }) => {
+                Some(share.machine)
+            }
         }
     }
 }
@@ -229,6 +242,10 @@ struct Driver<'a> {
     /// How often each machine has been told to stop.
     attempts: Vec<u64>,
     witness: Witness,
+    /// Messages on shared links, by the number of each.
+    crossing: BTreeMap<u64, Sent>,
+    /// Messages that were sent over shared links.
+    n_sent: u64,
 }
 
 impl<'a> Driver<'a> {
@@ -238,14 +255,20 @@ impl<'a> Driver<'a> {
             Some(Learning { objective, start }) => (Some(objective), start),
             None => (None, InitialModel::default()),
         };
+        let (conv, fc) = (start.conv.len(), start.fc.len());
+        let connections = objective.as_ref().map_or(Vec::new(), |o| o.connections());
+        let cutter = Cutter::new(conv, fc, connections, scenario.seed);
+        let server = ModelServer::new(*rule, start).cut_by(cutter);
         Driver {
             scenario,
             objective,
             clock,
-            server: ModelServer::new(*rule, start),
+            server,
             replicas: Replicas::new(roster.conv_machines),
             attempts: vec![0; roster.conv_machines as usize],
             witness: Witness::new(*roster, *divergence_loss),
+            crossing: BTreeMap::new(),
+            n_sent: 0,
         }
     }
 
@@ -256,8 +279,11 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn next_event(&mut self) -> Result<Option<(SimTime, Event)>, EngineError> {
+    fn next_event(&mut self) -> Result<Option<(SimTime, Event)>, RunError> {
         loop {
+            if self.moves_links()? {
+                continue;
+            }
             let Clock::Virtual { engine, .. } = &mut self.clock else {
                 return Ok(None);
             };
@@ -271,8 +297,24 @@ impl<'a> Driver<'a> {
             match happens {
                 Happens::Told(event) => return Ok(Some((at, event))),
                 Happens::Sends { share, stage } => self.send_after(share, stage)?,
+                Happens::Begins(work) => self.begin(work, at)?,
             }
         }
+    }
+
+    /// Lets a message enter or leave a shared link, if that is what happens next.
+    fn moves_links(&mut self) -> Result<bool, RunError> {
+        let Clock::Virtual { engine, clockwork } = &mut self.clock else { return Ok(false) };
+        let due = engine.next_time();
+        let change = clockwork.next_change().filter(|at| due.is_none_or(|due| *at <= due));
+        let Some(at) = change else { return Ok(false) };
+        for (number, arrives) in clockwork.change(at) {
+            if let Some(Sent { machine, at, message, then }) = self.crossing.remove(&number) {
+                self.witness.message(machine, at, arrives, message);
+                self.schedule(arrives, then)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Lets something happen at an instant, unless its machine is stopped before.
@@ -284,16 +326,41 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Sends a message to or from a machine now; something happens when it arrives.
+    fn send(
+        &mut self,
+        machine: MachineId,
+        letter: Letter,
+        message: (Content, Bytes),
+        then: Happens,
+    ) -> Result<(), RunError> {
+        let Clock::Virtual { engine, clockwork } = &mut self.clock else { return Ok(()) };
+        let at = engine.now();
+        match clockwork.route(at, letter) {
+            Route::Arrives(arrives) => {
+                self.witness.message(machine, at, arrives, message);
+                self.schedule(arrives, then)?;
+            }
+            Route::Shares(crossing) => self.enter(crossing, Sent { machine, at, message, then }),
+        }
+        Ok(())
+    }
+
+    /// Lets a message enter a shared link.
+    fn enter(&mut self, crossing: Crossing, sent: Sent) {
+        let Clock::Virtual { clockwork, .. } = &mut self.clock else { return };
+        clockwork.enter(crossing, self.n_sent);
+        self.crossing.insert(self.n_sent, sent);
+        self.n_sent += 1;
+    }
+
     /// A machine that has computed a stage sends what follows from it.
-    fn send_after(&mut self, share: Share, stage: Stage) -> Result<(), EngineError> {
-        let Clock::Virtual { engine, clockwork } = &mut self.clock else {
-            return Ok(());
-        };
-        let now = engine.now();
-        let arrives = clockwork.send_after(now, share, stage);
-        let (_, sent) = message_sizes(clockwork, share, stage);
-        self.witness.message(share.machine, now, arrives, sent);
-        self.schedule(arrives, Happens::Told(answer_to(share.machine, stage)))
+    fn send_after(&mut self, share: Share, stage: Stage) -> Result<(), RunError> {
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let message = message_after(clockwork, share, stage);
+        let letter = letter_after(share, stage);
+        let then = Happens::Told(answer_to(share.machine, stage));
+        self.send(share.machine, letter, message, then)
     }
 
     fn carry_out_all(
@@ -302,13 +369,9 @@ impl<'a> Driver<'a> {
         monitor: &mut dyn Monitor,
     ) -> Result<Option<RunEnd>, RunError> {
         for action in actions.drain(..) {
-            let changes_model = match &action {
-                Action::Apply(application) => application.update.part != ModelPart::Fc,
-                Action::Exchange(_) => true,
-                _ => false,
-            };
+            let is_update = action.is_update();
             self.carry_out(action)?;
-            if changes_model && let Some(end) = self.evaluate_if_due(monitor) {
+            if is_update && let Some(end) = self.evaluate_if_due(monitor) {
                 return Ok(Some(end));
             }
         }
@@ -318,13 +381,13 @@ impl<'a> Driver<'a> {
     fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
         let learns = self.objective.is_some();
         match action {
-            Action::SendModel { machine, .. } => {
+            Action::SendModel { machine, version } => {
                 if learns {
                     self.replicas.receive(machine, self.server.snapshot());
                 }
-                self.send_model(machine)?;
+                self.send_model(machine, Content::Model(version))?;
             }
-            Action::ReturnModel { machine } => self.send_model(machine)?,
+            Action::ReturnModel { machine } => self.send_model(machine, Content::OwnModel)?,
             Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
             Action::ServeFc { cycle } => self.serve_fc(cycle)?,
             Action::Apply(application) => self.apply(&application),
@@ -334,56 +397,89 @@ impl<'a> Driver<'a> {
             Action::Change { .. } => {}
             Action::Push { machine, parcel } => self.push(machine, parcel)?,
             Action::Exchange(exchange) => {
-                self.occupy_model_server();
-                self.witness.applied(self.now(), exchange.update, exchange.examples);
+                self.occupy_model_server(1);
+                let (update, pushed_by) = (exchange.update, [exchange.machine]);
+                self.witness.applied(self.now(), update, exchange.examples, pushed_by);
                 if learns {
                     self.server.exchange(&exchange, &mut self.replicas);
                 }
             }
-            Action::Cancel { machine } => {
-                self.attempts[machine.index()] += 1;
-                self.witness.cancelled(machine, self.now());
+            Action::SendBlock { machine, block, .. } => self.send_block(machine, block)?,
+            Action::PushBlock { machine, block, parcel } => {
+                self.push_block(machine, block, parcel)?;
             }
+            Action::Count { update, pushed_by, examples } => {
+                self.witness.applied(self.now(), update, examples, pushed_by);
+            }
+            Action::Cancel { machine } => self.cancel(machine),
             Action::Drop { share } => self.witness.dropped(share),
         }
         Ok(())
     }
 
-    fn send_model(&mut self, machine: MachineId) -> Result<(), RunError> {
-        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
-            let now = engine.now();
-            let arrives = clockwork.model_arrival(now);
-            self.witness.message(machine, now, arrives, clockwork.model_bytes());
-            self.schedule(arrives, Happens::Told(Event::ModelArrived { machine }))?;
-        }
-        Ok(())
+    fn send_model(&mut self, machine: MachineId, content: Content) -> Result<(), RunError> {
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let message = (content, clockwork.model_bytes());
+        let then = Happens::Told(Event::ModelArrived { machine });
+        self.send(machine, Letter::Model, message, then)
     }
 
     fn push(&mut self, machine: MachineId, parcel: Parcel) -> Result<(), RunError> {
         if self.objective.is_some() {
             self.replicas.pack(machine, parcel);
         }
-        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
-            let now = engine.now();
-            let arrives = clockwork.push_arrival(now);
-            self.witness.message(machine, now, arrives, clockwork.push_bytes());
-            self.schedule(arrives, Happens::Told(Event::PushArrived { machine }))?;
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let message = (Content::Push(None), clockwork.push_bytes());
+        let then = Happens::Told(Event::PushArrived { machine });
+        self.send(machine, Letter::Push, message, then)
+    }
+
+    fn send_block(&mut self, machine: MachineId, block: Block) -> Result<(), RunError> {
+        if self.objective.is_some() {
+            self.server.send_block(machine, block, &mut self.replicas);
         }
-        Ok(())
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let (blocks, number) = (block.of.blocks(), block.number);
+        let message = (Content::ModelBlock(number), clockwork.model_block_bytes(blocks));
+        let then = Happens::Told(Event::BlockArrived { machine, block: number });
+        self.send(machine, Letter::ModelBlock(blocks), message, then)
+    }
+
+    fn push_block(
+        &mut self,
+        machine: MachineId,
+        block: Block,
+        parcel: Parcel,
+    ) -> Result<(), RunError> {
+        if self.objective.is_some() {
+            self.replicas.pack(machine, parcel);
+        }
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let (blocks, number) = (block.of.blocks(), block.number);
+        let message = (Content::PushBlock(number, None), clockwork.push_block_bytes(blocks));
+        let then = Happens::Told(Event::BlockPushed { machine, block: number });
+        self.send(machine, Letter::PushBlock(blocks), message, then)
+    }
+
+    /// Stops whatever a machine is at, and takes its messages off shared links.
+    fn cancel(&mut self, machine: MachineId) {
+        let now = self.now();
+        self.attempts[machine.index()] += 1;
+        if let Clock::Virtual { clockwork, .. } = &mut self.clock {
+            for (number, sent) in self.crossing.extract_if(.., |_, sent| sent.machine == machine) {
+                clockwork.withdraw(now, number);
+                self.witness.message(machine, sent.at, now, sent.message);
+            }
+        }
+        self.witness.cancelled(machine, now);
     }
 
     fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RunError> {
-        if let Clock::Virtual { engine, clockwork } = &mut self.clock {
-            let now = engine.now();
-            let passage = clockwork.stage(now, cycle, share, stage)?;
-            let (received, _) = message_sizes(clockwork, share, stage);
-            let happens = if clockwork.sends_after(stage) {
-                Happens::Sends { share, stage }
-            } else {
-                Happens::Told(answer_to(share.machine, stage))
-            };
-            self.witness.computed(share, stage, now, passage, received);
-            self.schedule(passage.computed, happens)?;
+        let work = Work { cycle, share, stage };
+        if stage == Stage::Backward {
+            self.receive_gradients(work)?;
+        } else {
+            self.begin(work, self.now())?;
         }
         if stage != Stage::Forward {
             self.witness.processed(share);
@@ -394,13 +490,53 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// A machine begins to go back once the gradients of its activations are there.
+    fn receive_gradients(&mut self, work: Work) -> Result<(), RunError> {
+        let Clock::Virtual { engine, clockwork } = &mut self.clock else { return Ok(()) };
+        let (at, machine) = (engine.now(), work.share.machine);
+        let (received, _) = message_sizes(clockwork, work.share, work.stage);
+        let message = (Content::ActivationGradients, received);
+        match clockwork.route(at, Letter::ActivationGradients(work.share)) {
+            // When it begins is known, so nothing happens in between.
+            Route::Arrives(begins) => {
+                self.witness.message(machine, at, begins, message);
+                self.begin(work, begins)?;
+            }
+            Route::Shares(crossing) => {
+                let then = Happens::Begins(work);
+                self.enter(crossing, Sent { machine, at, message, then });
+            }
+        }
+        Ok(())
+    }
+
+    /// A machine begins a stage at an instant from now on.
+    fn begin(&mut self, work: Work, begins: SimTime) -> Result<(), RunError> {
+        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
+        let Work { cycle, share, stage } = work;
+        let computed = begins + clockwork.stage(cycle, share, stage)?;
+        let happens = if clockwork.sends_after(stage) {
+            Happens::Sends { share, stage }
+        } else {
+            Happens::Told(answer_to(share.machine, stage))
+        };
+        self.witness.computed(work, Passage { begins, computed });
+        if !clockwork.sends_after(stage) && stage != Stage::Local {
+            // Without a network it is there at once, and the trace still says that it was sent.
+            let message = message_after(clockwork, share, stage);
+            self.witness.message(share.machine, computed, computed, message);
+        }
+        self.schedule(computed, happens)?;
+        Ok(())
+    }
+
     /// The FC server works with the FC model of this instant, on activations of each machine's
     /// own conv model; both halves of the gradient follow from these two.
     fn serve_fc(&mut self, cycle: Cycle) -> Result<(), RunError> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
             let until = clockwork.fc(now, cycle)?;
-            self.witness.fc_served(now, until);
+            self.witness.fc_served(now, until, cycle);
             self.schedule(until, Happens::Told(Event::FcServed { group: cycle.group }))?;
         }
         for share in self.scenario.roster.shares(cycle.group) {
@@ -426,18 +562,21 @@ impl<'a> Driver<'a> {
 
     fn apply(&mut self, application: &Application) {
         let update = application.update;
-        if update.part != ModelPart::Fc {
-            self.occupy_model_server();
+        match update.part {
+            ModelPart::Fc => {}
+            ModelPart::Conv | ModelPart::Whole => self.occupy_model_server(1),
+            ModelPart::Block(block) => self.occupy_model_server(block.of.blocks()),
         }
-        self.witness.applied(self.now(), update, application.examples);
+        let pushed_by = application.terms.iter().map(|term| term.machine);
+        self.witness.applied(self.now(), update, application.examples, pushed_by);
         if self.objective.is_some() {
             self.server.apply_sum(application, &mut self.replicas);
         }
     }
 
-    fn occupy_model_server(&mut self) {
+    fn occupy_model_server(&mut self, parts: u32) {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
-            clockwork.update(engine.now());
+            clockwork.update(engine.now(), parts);
         }
     }
 
@@ -461,8 +600,13 @@ impl<'a> Driver<'a> {
         over.then_some(RunEnd::Complete)
     }
 
-    fn close(self, end: RunEnd) -> (Trace, ModelServer) {
+    fn close(mut self, end: RunEnd) -> (Trace, ModelServer) {
         let now = self.now();
+        // What shares a link at the end arrives some time after it.
+        let later = now + SimDuration::from_nanos(1);
+        for sent in std::mem::take(&mut self.crossing).into_values() {
+            self.witness.message(sent.machine, sent.at, later, sent.message);
+        }
         (self.witness.close(now, end), self.server)
     }
 }
@@ -474,6 +618,23 @@ pub fn answer_to(machine: MachineId, stage: Stage) -> Event {
         Stage::Backward | Stage::Whole => Event::GradientArrived { machine },
         Stage::Local => Event::Computed { machine },
     }
+}
+
+/// What the network sees of the message that follows a stage.
+pub fn letter_after(share: Share, stage: Stage) -> Letter {
+    match stage {
+        Stage::Forward => Letter::Activations(share),
+        Stage::Backward | Stage::Whole | Stage::Local => Letter::Push,
+    }
+}
+
+/// The message that a machine sends after a stage.
+pub fn message_after(clockwork: &Clockwork, share: Share, stage: Stage) -> (Content, Bytes) {
+    let content = match stage {
+        Stage::Forward => Content::Activations,
+        Stage::Backward | Stage::Whole | Stage::Local => Content::Push(None),
+    };
+    (content, message_sizes(clockwork, share, stage).1)
 }
 
 /// Bytes that a machine receives before a stage and sends after it.

@@ -3,16 +3,17 @@
 //! The virtual clock and a paced wall clock ask the same [`Clockwork`], so a paced run prescribes
 //! exactly the durations that a simulation predicts.
 
-use std::num::NonZeroU32;
-
 use rand_chacha::ChaCha8Rng;
 
-use crate::hardware::{Cluster, HardwareError, Link, ServiceLaw};
+use super::fair_link::FairLink;
+use crate::hardware::{
+    Cluster, HardwareError, Link, Network, ParameterExchange, Placement, ServiceLaw, Sharing,
+};
 use crate::ids::{GroupId, MachineId};
 use crate::protocol::{Cycle, FcPlacement, Roster, Share, Stage};
 use crate::rng::{Seed, Stream, stream_at};
 use crate::units::{Bytes, SimDuration, SimTime, UnitError};
-use crate::workload::{Phase, Workload};
+use crate::workload::{LayerWorkload, Phase, Workload};
 
 /// Bytes of one parameter, activation or gradient entry.
 const BYTES_PER_VALUE: u64 = 4;
@@ -63,43 +64,72 @@ pub struct NetworkTimes {
     pub exchange: ParameterExchange,
     /// Activations of one example, and their gradients.
     pub activations_per_example: Bytes,
+    /// How messages share the link of a server.
+    pub sharing: Sharing,
+    /// Time for which every message keeps a link busy whatever its size.
+    pub message_overhead: SimDuration,
+    /// Where whole layers lie on servers.
+    pub layers: Option<Layers>,
 }
 
-/// How models and gradients travel between machines.
+/// Layers on model servers, each a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParameterExchange {
-    /// Through model servers that hold equal parts of the parameters, each behind a link of its
-    /// own: a message of n bytes keeps every link busy for n/S bytes.
-    Servers {
-        /// S, number of servers.
-        shards: NonZeroU32,
-    },
-    /// All-reduce along a ring of k machines: 2·(k − 1) steps of n/k bytes, each of which takes
-    /// latency + n/(k·bandwidth). Nothing is sent back.
-    ///
-    /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-    /// workstations", JPDC 2009.
-    Ring,
-    /// All-reduce along a binary tree of k machines: ⌈log₂ k⌉ steps of n bytes up to the root and
-    /// as many down, each of which takes latency + n/bandwidth.
-    Tree,
+pub struct Layers {
+    /// Bytes of the layers on the server that holds most.
+    pub most_bytes: Bytes,
+    /// Layers on the server that holds the most layers.
+    pub most_layers: u32,
+}
+
+impl Layers {
+    /// Places layers on servers, the largest first, each where the fewest bytes are.
+    pub fn place(layers: &[Bytes], servers: u32) -> Self {
+        let mut sizes: Vec<Bytes> = layers.to_vec();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let mut held = vec![(Bytes(0), 0_u32); (servers as usize).min(layers.len()).max(1)];
+        for size in sizes {
+            let server = held.iter_mut().min_by_key(|(bytes, _)| *bytes);
+            let (bytes, count) = server.expect("there is a server");
+            *bytes += size;
+            *count += 1;
+        }
+        Layers {
+            most_bytes: held.iter().map(|(bytes, _)| *bytes).max().unwrap_or(Bytes(0)),
+            most_layers: held.iter().map(|(_, count)| *count).max().unwrap_or(0),
+        }
+    }
 }
 
 impl NetworkTimes {
     /// Messages through one model server, with gradients of the size of the model.
     pub fn through_one_server(link: Link, model: Bytes, activations_per_example: Bytes) -> Self {
+        Self::over(&Network::plain(link), &[model], activations_per_example)
+    }
+
+    /// Messages of a model of some layers over a network.
+    pub fn over(network: &Network, layers: &[Bytes], activations_per_example: Bytes) -> Self {
+        let model = Bytes(layers.iter().map(|layer| layer.0).sum());
+        let layers = match (network.placement, network.exchange) {
+            (Placement::PerLayer, ParameterExchange::Servers { shards }) => {
+                Some(Layers::place(layers, shards.get()))
+            }
+            _ => None,
+        };
         NetworkTimes {
-            link,
+            link: network.link,
             model,
-            gradient: model,
-            exchange: ParameterExchange::Servers { shards: NonZeroU32::MIN },
+            gradient: compressed(model, network.gradient_bytes_factor),
+            exchange: network.exchange,
             activations_per_example,
+            sharing: network.sharing,
+            message_overhead: network.message_overhead,
+            layers,
         }
     }
 
     /// How long an all-reduce of the gradient takes; `None` where servers are in between.
     fn all_reduce(&self, machines: u32) -> Option<SimDuration> {
-        let step = |bytes| self.link.latency + self.link.occupation(bytes);
+        let step = |bytes| self.link.latency + self.occupation(bytes, 1);
         let (steps, bytes) = match self.exchange {
             ParameterExchange::Servers { .. } => return None,
             ParameterExchange::Ring => {
@@ -112,15 +142,47 @@ impl NetworkTimes {
         Some(step(bytes) * u64::from(steps))
     }
 
-    /// Bytes that keep each server's link busy while a message of this size crosses.
-    fn part(&self, message: Bytes) -> Bytes {
-        match self.exchange {
-            ParameterExchange::Servers { shards } => {
-                Bytes(message.0.div_ceil(u64::from(shards.get())))
+    fn occupation(&self, bytes: Bytes, messages: u32) -> SimDuration {
+        self.link.occupation(bytes) + self.message_overhead * u64::from(messages)
+    }
+
+    /// How long one of so many blocks of a message keeps the servers' links busy in the mean over
+    /// servers, each of which holds equally many blocks.
+    fn block_through_servers(&self, message: Bytes, blocks: u32) -> SimDuration {
+        let servers = match self.exchange {
+            ParameterExchange::Servers { shards } => shards.get(),
+            ParameterExchange::Ring | ParameterExchange::Tree => 1,
+        };
+        let bytes = message.0.div_ceil(u64::from(blocks));
+        self.occupation(Bytes(bytes.div_ceil(u64::from(servers))), 1)
+    }
+
+    /// How long a model, or a gradient of it, keeps the busiest server's link to itself.
+    fn through_servers(&self, message: Bytes) -> SimDuration {
+        let ParameterExchange::Servers { shards } = self.exchange else {
+            return self.occupation(message, 1);
+        };
+        match self.layers {
+            None => self.occupation(Bytes(message.0.div_ceil(u64::from(shards.get()))), 1),
+            Some(Layers { most_bytes, most_layers }) => {
+                let whole = u128::from(self.model.0.max(1));
+                let part = (u128::from(message.0) * u128::from(most_bytes.0)).div_ceil(whole);
+                let part = u64::try_from(part).expect("a part is no larger than the whole");
+                self.occupation(Bytes(part), most_layers)
             }
-            ParameterExchange::Ring | ParameterExchange::Tree => message,
         }
     }
+}
+
+/// Bytes of a gradient, rounded up.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a count that a double holds: models stay far below 2⁵³ bytes"
+)]
+fn compressed(model: Bytes, factor: f64) -> Bytes {
+    Bytes((model.0 as f64 * factor).ceil() as u64)
 }
 
 /// Durations of the phases of a cycle.
@@ -264,19 +326,25 @@ impl PhaseTimes {
             .collect::<Result<Vec<_>, HardwareError>>()?;
         let server = &cluster.fc_server;
         let fc_flops = flops_of(fc.forward_flops.0 + fc.backward_flops.0);
-        let layout = workload.parameter_layout();
-        let travelling = match roster.fc {
-            FcPlacement::Merged => layout.conv,
-            FcPlacement::Replicated => layout.conv + layout.fc,
+        let travels = |layer: &&LayerWorkload| match roster.fc {
+            FcPlacement::Merged => layer.phase == Phase::Conv,
+            FcPlacement::Replicated => true,
         };
-        let model = Bytes(travelling as u64 * BYTES_PER_VALUE);
+        let layers: Vec<Bytes> = workload
+            .layers
+            .iter()
+            .filter(|layer| layer.parameters > 0)
+            .filter(travels)
+            .map(|layer| Bytes(layer.parameters * BYTES_PER_VALUE))
+            .collect();
+        let model = Bytes(layers.iter().map(|layer| layer.0).sum());
         Ok(PhaseTimes {
             machines,
             fc: affine(server.overhead, fc_flops, server.fc_rate()?.get()),
             fc_law: server.service.clone(),
-            network: cluster.link.map(|link| {
-                NetworkTimes::through_one_server(link, model, workload.boundary_bytes())
-            }),
+            network: cluster
+                .network
+                .map(|network| NetworkTimes::over(&network, &layers, workload.boundary_bytes())),
             update: cluster.update_rate.map_or(SimDuration::ZERO, |rate| model / rate),
         })
     }
@@ -309,6 +377,56 @@ pub struct Passage {
     pub computed: SimTime,
 }
 
+/// A message, as the network sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// A model to a machine: after the updates before it.
+    ///
+    /// After an all-reduce every machine has the sum, so it costs nothing.
+    Model,
+    /// What a machine pushes to the model server, or reduces with what others push, if they do so
+    /// by now.
+    Push,
+    /// Activations of a share to the FC server.
+    Activations(Share),
+    /// Gradients of these activations, from the FC server.
+    ActivationGradients(Share),
+    /// One of so many blocks of a model to a machine.
+    ModelBlock(u32),
+    /// One of so many blocks of what a machine pushes.
+    PushBlock(u32),
+}
+
+/// How a message gets where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// It arrives at an instant that is known when it is sent.
+    Arrives(SimTime),
+    /// It shares a link, so its arrival depends on what else is sent meanwhile; see
+    /// [`Clockwork::enter`].
+    Shares(Crossing),
+}
+
+/// A message that is about to enter a shared link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    gate: usize,
+    from: SimTime,
+    work: SimDuration,
+}
+
+/// The links of the servers, one for each direction.
+#[derive(Clone, Debug)]
+enum Gates {
+    InTurn([Serial; 4]),
+    Fair(Box<[FairLink; 4]>),
+}
+
+const FROM_MODEL_SERVER: usize = 0;
+const TO_MODEL_SERVER: usize = 1;
+const FROM_FC_SERVER: usize = 2;
+const TO_FC_SERVER: usize = 3;
+
 /// Answers "when will it be done?" for every action of a run.
 ///
 /// Times are drawn per machine and cycle from their own streams, so they do not depend on what
@@ -318,60 +436,108 @@ pub struct Clockwork {
     timing: Timing,
     roster: Roster,
     seed: Seed,
-    model_server_out: Serial,
-    model_server_in: Serial,
+    gates: Gates,
     model_server: Serial,
-    fc_server_out: Serial,
-    fc_server_in: Serial,
 }
 
 impl Clockwork {
     /// A clockwork for a run.
     pub fn new(timing: Timing, roster: Roster, seed: Seed) -> Self {
-        Clockwork {
-            timing,
-            roster,
-            seed,
-            model_server_out: Serial::default(),
-            model_server_in: Serial::default(),
-            model_server: Serial::default(),
-            fc_server_out: Serial::default(),
-            fc_server_in: Serial::default(),
-        }
+        let gates = match &timing {
+            Timing::Phases(PhaseTimes { network: Some(network), .. })
+                if network.sharing == Sharing::Fair =>
+            {
+                Gates::Fair(Box::default())
+            }
+            _ => Gates::InTurn(Default::default()),
+        };
+        Clockwork { timing, roster, seed, gates, model_server: Serial::default() }
     }
 
-    /// When an update that the model server is given now has been applied.
-    pub fn update(&mut self, now: SimTime) -> SimTime {
+    /// When an update of one of so many parts of the model, which the model server is given now,
+    /// has been applied.
+    pub fn update(&mut self, now: SimTime, parts: u32) -> SimTime {
         match &self.timing {
             Timing::WholeCycle { .. } | Timing::UnequalCycles { .. } => now,
-            Timing::Phases(times) => self.model_server.serve(now, times.update),
+            Timing::Phases(times) => {
+                let nanoseconds = times.update.as_nanos().div_ceil(u64::from(parts));
+                self.model_server.serve(now, SimDuration::from_nanos(nanoseconds))
+            }
         }
     }
 
-    /// When a model that is sent now is at its machine: after the updates before it.
-    ///
-    /// After an all-reduce every machine has the sum, so the model costs nothing.
-    pub fn model_arrival(&mut self, now: SimTime) -> SimTime {
-        let ready = self.model_server.free_at.max(now);
-        match self.network() {
-            Some(network) if self.all_reduce().is_none() => {
-                let part = network.part(network.model);
-                transfer(&mut self.model_server_out, ready, network.link, part)
+    /// Bytes of one of so many blocks of a model.
+    pub fn model_block_bytes(&self, blocks: u32) -> Bytes {
+        self.network()
+            .map_or(Bytes(0), |network| Bytes(network.model.0.div_ceil(u64::from(blocks))))
+    }
+
+    /// Bytes of one of so many blocks of what a machine pushes.
+    pub fn push_block_bytes(&self, blocks: u32) -> Bytes {
+        self.network()
+            .map_or(Bytes(0), |network| Bytes(network.gradient.0.div_ceil(u64::from(blocks))))
+    }
+
+    /// The way of a message that is sent now.
+    pub fn route(&mut self, now: SimTime, letter: Letter) -> Route {
+        let sent = match letter {
+            Letter::Model | Letter::ModelBlock(_) => self.model_server.free_at.max(now),
+            _ => now,
+        };
+        let Some(network) = self.network() else { return Route::Arrives(sent) };
+        let activations = |share| network.occupation(self.activation_bytes(share), 1);
+        let (gate, work) = match letter {
+            Letter::Model | Letter::Push if self.all_reduce().is_some() => {
+                let reduces = (letter == Letter::Push).then(|| self.all_reduce()).flatten();
+                return Route::Arrives(sent + reduces.unwrap_or(SimDuration::ZERO));
             }
-            _ => ready,
+            Letter::Model => (FROM_MODEL_SERVER, network.through_servers(network.model)),
+            Letter::Push => (TO_MODEL_SERVER, network.through_servers(network.gradient)),
+            Letter::ModelBlock(blocks) => {
+                (FROM_MODEL_SERVER, network.block_through_servers(network.model, blocks))
+            }
+            Letter::PushBlock(blocks) => {
+                (TO_MODEL_SERVER, network.block_through_servers(network.gradient, blocks))
+            }
+            Letter::Activations(share) => (TO_FC_SERVER, activations(share)),
+            Letter::ActivationGradients(share) => (FROM_FC_SERVER, activations(share)),
+        };
+        match &mut self.gates {
+            Gates::InTurn(links) => {
+                Route::Arrives(links[gate].serve(sent, work) + network.link.latency)
+            }
+            Gates::Fair(_) => Route::Shares(Crossing { gate, from: sent, work }),
         }
     }
 
-    /// When what a machine pushes now is at the model server, or has been reduced with what others
-    /// push, if they do so by now.
-    pub fn push_arrival(&mut self, now: SimTime) -> SimTime {
-        match (self.network(), self.all_reduce()) {
-            (_, Some(span)) => now + span,
-            (Some(network), None) => {
-                let part = network.part(network.gradient);
-                transfer(&mut self.model_server_in, now, network.link, part)
-            }
-            (None, None) => now,
+    /// Lets a message enter a shared link, under a number of its own.
+    pub fn enter(&mut self, crossing: Crossing, message: u64) {
+        if let Gates::Fair(links) = &mut self.gates {
+            links[crossing.gate].enter(crossing.from, message, crossing.work);
+        }
+    }
+
+    /// When a message next enters or leaves a shared link.
+    pub fn next_change(&self) -> Option<SimTime> {
+        match &self.gates {
+            Gates::InTurn(_) => None,
+            Gates::Fair(links) => links.iter().filter_map(FairLink::next_change).min(),
+        }
+    }
+
+    /// Moves shared links on to the instant of [`Self::next_change`]; returns the messages that
+    /// leave a link then, and when they arrive.
+    pub fn change(&mut self, at: SimTime) -> Vec<(u64, SimTime)> {
+        let latency = self.network().map_or(SimDuration::ZERO, |network| network.link.latency);
+        let Gates::Fair(links) = &mut self.gates else { return Vec::new() };
+        let due = links.iter_mut().filter(|link| link.next_change() == Some(at));
+        due.flat_map(|link| link.change(at)).map(|message| (message, at + latency)).collect()
+    }
+
+    /// Takes a message off a shared link now.
+    pub fn withdraw(&mut self, now: SimTime, message: u64) {
+        if let Gates::Fair(links) = &mut self.gates {
+            links.iter_mut().for_each(|link| link.withdraw(now, message));
         }
     }
 
@@ -403,49 +569,26 @@ impl Clockwork {
         })
     }
 
-    /// When a stage that starts now is computed.
+    /// How long a stage takes a machine that has all it needs.
     ///
     /// # Errors
     /// [`TimingError::Duration`] when a duration is not possible.
     pub fn stage(
-        &mut self,
-        now: SimTime,
+        &self,
         cycle: Cycle,
         share: Share,
         stage: Stage,
-    ) -> Result<Passage, TimingError> {
+    ) -> Result<SimDuration, TimingError> {
         let groups = self.roster.groups;
         if groups > 1 && self.all_reduce().is_some() {
             return Err(TimingError::AllReduceOfGroups { groups });
         }
-        let span = self.stage_duration(cycle, share, stage)?;
-        let activations = self.activation_bytes(share);
-        let begins = match (stage, self.network()) {
-            (Stage::Backward, Some(network)) => {
-                transfer(&mut self.fc_server_out, now, network.link, activations)
-            }
-            _ => now,
-        };
-        Ok(Passage { begins, computed: begins + span })
+        self.stage_duration(cycle, share, stage)
     }
 
     /// Whether a message over a link follows the stage; otherwise its end is known at once.
     pub fn sends_after(&self, stage: Stage) -> bool {
         self.network().is_some() && stage != Stage::Local
-    }
-
-    /// When the message that follows a stage is at its server, if it is sent now.
-    ///
-    /// A server's link carries messages in the order in which they are sent, so this is asked when
-    /// the stage has been computed and not before.
-    pub fn send_after(&mut self, now: SimTime, share: Share, stage: Stage) -> SimTime {
-        let Some(network) = self.network() else { return now };
-        let activations = self.activation_bytes(share);
-        match stage {
-            Stage::Forward => transfer(&mut self.fc_server_in, now, network.link, activations),
-            Stage::Backward | Stage::Whole => self.push_arrival(now),
-            Stage::Local => now,
-        }
     }
 
     fn all_reduce(&self) -> Option<SimDuration> {
@@ -525,9 +668,4 @@ impl Clockwork {
 /// The machine whose stream a whole group uses.
 fn first_machine(roster: &Roster, group: GroupId) -> MachineId {
     MachineId(group.0 * roster.machines_per_group())
-}
-
-/// Arrival of a message through a server's link, which it occupies before its latency runs.
-fn transfer(link_end: &mut Serial, now: SimTime, link: Link, size: Bytes) -> SimTime {
-    link_end.serve(now, link.occupation(size)) + link.latency
 }

@@ -3,8 +3,10 @@
 use crate::cluster::timing::Passage;
 use crate::ids::MachineId;
 use crate::objective::Evaluation;
-use crate::protocol::{FcPlacement, ModelPart, Roster, Share, Stage, Update};
-use crate::trace::{CurvePoint, Divergence, Occupation, TimeSheet, Trace, Traffic, Usage};
+use crate::protocol::{Cycle, FcPlacement, ModelPart, Roster, Share, Stage, Update};
+use crate::trace::{
+    Actor, Content, CurvePoint, Divergence, Doing, Span, TimeSheet, Trace, Traffic, Usage,
+};
 use crate::units::{Bytes, SimTime};
 
 /// Why a run is over.
@@ -18,6 +20,17 @@ pub enum RunEnd {
     Diverged(Divergence),
 }
 
+/// A stage of a cycle on a machine's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What the mini-batch belongs to.
+    pub cycle: Cycle,
+    /// Which examples, and who computes.
+    pub share: Share,
+    /// Which part of the cycle.
+    pub stage: Stage,
+}
+
 /// Watches a run and writes its trace.
 #[derive(Clone, Debug)]
 pub struct Witness {
@@ -25,6 +38,8 @@ pub struct Witness {
     trace: Trace,
     sheets: Vec<TimeSheet>,
     fc_sheet: TimeSheet,
+    /// What everybody did before an interruption.
+    earlier: Vec<Span>,
     /// Messages with the instant of their arrival.
     messages: Vec<(SimTime, Bytes)>,
     /// Largest loss that still counts as a result.
@@ -46,11 +61,13 @@ impl Witness {
     pub fn continuing(roster: Roster, divergence_loss: f64, mut trace: Trace) -> Self {
         let since = trace.makespan;
         trace.machines.resize(roster.conv_machines as usize, Usage::default());
-        let sheet = |before: &Usage| TimeSheet::continuing(since, *before);
+        let sheet = |who, before: &Usage| TimeSheet::continuing(who, since, *before);
+        let machines = roster.machine_ids().map(Actor::Machine);
         Witness {
             roster,
-            sheets: trace.machines.iter().map(sheet).collect(),
-            fc_sheet: sheet(&trace.fc_server.unwrap_or_default()),
+            sheets: machines.zip(&trace.machines).map(|(who, own)| sheet(who, own)).collect(),
+            fc_sheet: sheet(Actor::FcServer, &trace.fc_server.unwrap_or_default()),
+            earlier: std::mem::take(&mut trace.timeline),
             messages: Vec::new(),
             divergence_loss,
             trace,
@@ -73,27 +90,22 @@ impl Witness {
     }
 
     /// A machine is sent, or sends, a message now that arrives later.
-    pub fn message(&mut self, machine: MachineId, now: SimTime, arrives: SimTime, size: Bytes) {
-        self.sheets[machine.index()].enter(now, arrives, Occupation::Communicating);
+    pub fn message(
+        &mut self,
+        machine: MachineId,
+        now: SimTime,
+        arrives: SimTime,
+        (content, size): (Content, Bytes),
+    ) {
+        self.sheets[machine.index()].enter(now, arrives, Doing::Moves(content, size));
         self.messages.push((arrives, size));
     }
 
-    /// A machine computes a stage that was asked for now; before it begins to, it receives what it
-    /// needs.
-    pub fn computed(
-        &mut self,
-        share: Share,
-        stage: Stage,
-        now: SimTime,
-        passage: Passage,
-        received: Bytes,
-    ) {
-        let sheet = &mut self.sheets[share.machine.index()];
-        sheet.enter(now, passage.begins, Occupation::Communicating);
-        sheet.enter(passage.begins, passage.computed, Occupation::Busy);
-        if stage == Stage::Backward {
-            self.messages.push((passage.begins, received));
-        }
+    /// A machine computes a stage.
+    pub fn computed(&mut self, work: Work, passage: Passage) {
+        let Work { cycle, share, stage } = work;
+        let computes = Doing::Computes(stage, cycle, share.size);
+        self.sheets[share.machine.index()].enter(passage.begins, passage.computed, computes);
     }
 
     /// A machine starts on the last stage of its cycle: its examples count as processed.
@@ -102,15 +114,24 @@ impl Witness {
     }
 
     /// The FC server computes from now until later.
-    pub fn fc_served(&mut self, now: SimTime, until: SimTime) {
-        self.fc_sheet.enter(now, until, Occupation::Busy);
+    pub fn fc_served(&mut self, now: SimTime, until: SimTime, cycle: Cycle) {
+        self.fc_sheet.enter(now, until, Doing::Serves(cycle));
     }
 
-    /// An update is applied that has this many examples behind it.
-    pub fn applied(&mut self, now: SimTime, update: Update, examples: u64) {
+    /// An update is applied that has this many examples behind it, and what these machines pushed.
+    pub fn applied(
+        &mut self,
+        now: SimTime,
+        update: Update,
+        examples: u64,
+        pushed_by: impl IntoIterator<Item = MachineId>,
+    ) {
         self.trace.record_update(now, update);
-        if update.part != ModelPart::Fc {
+        if matches!(update.part, ModelPart::Conv | ModelPart::Whole) {
             self.trace.examples.applied += examples;
+            for machine in pushed_by {
+                self.sheets[machine.index()].merged(update.written);
+            }
         }
     }
 
@@ -172,6 +193,10 @@ impl Witness {
             received: before.received + received,
             in_flight: before.in_flight + in_flight,
         };
+        let with_server = self.sheets.iter().chain([&self.fc_sheet]);
+        self.earlier.extend(with_server.flat_map(|sheet| sheet.spans(now)));
+        self.trace.timeline = self.earlier;
+        self.trace.timeline.sort_by_key(|span| span.who);
         let examples = &mut self.trace.examples;
         examples.unapplied = examples.processed - examples.applied - examples.dropped;
         if let RunEnd::Diverged(divergence) = end {

@@ -13,7 +13,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId};
-pub use crate::parameters::{Gradient, InitialModel, Parameters};
+pub use crate::parameters::{Axis, Connections, Gradient, InitialModel, Parameters};
 use crate::protocol::{Cycle, ModelPart, ModelServer, Share, UpdateRule};
 use crate::rng::{Seed, Stream, stream_at};
 pub use crate::workload::ParameterLayout;
@@ -38,6 +38,11 @@ pub trait Objective {
 
     /// Parameters to start from.
     fn initial(&self) -> InitialModel;
+
+    /// Which units its tensors connect; empty where parameters have no such structure.
+    fn connections(&self) -> Vec<Connections> {
+        Vec::new()
+    }
 
     /// Mean gradient over one share of a mini-batch.
     ///

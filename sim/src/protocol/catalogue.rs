@@ -525,5 +525,11 @@ catalogue! {
         Adsp(super::adsp::Adsp),
         /// Asynchronous machines with mini-batches of their own sizes.
         Hogbatch(super::hogbatch::Hogbatch),
+        /// Asynchronous machines that push and pull key by key.
+        AsyncPerKey(super::async_per_key::AsyncPerKey),
+        /// Threads that share one model without locks.
+        Hogwild(super::hogwild::Hogwild),
+        /// Local steps on parts of the network that do not overlap, in rounds.
+        Subnets(super::subnets::Subnets),
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::{
     Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
-use super::rounds::Rounds;
+use super::rounds::{Rounds, Sharing};
 use super::{OuterRule, Progress, ProtocolError, Roster, Strategy};
 
 /// Per round each machine makes H local steps of the run's update rule from w₀ to w_i; then
@@ -83,6 +83,6 @@ impl Kind for Diloco {
     ) -> Result<Box<dyn Strategy>, ProtocolError> {
         let outer =
             OuterRule { learning_rate: self.outer_learning_rate, momentum: self.outer_momentum };
-        Ok(Box::new(Rounds::new(self.steps, outer, roster, from)))
+        Ok(Box::new(Rounds::new(self.steps, Sharing::Copies(outer), roster, from)))
     }
 }

@@ -328,7 +328,10 @@ impl Strategy for Groups {
             Event::ActivationsArrived { machine } => self.on_activations(event, machine, actions),
             Event::FcServed { group } => self.on_fc_served(event, group, actions),
             Event::GradientArrived { machine } => self.on_gradient(now, event, machine, actions),
-            Event::Computed { .. } | Event::PushArrived { .. } => {
+            Event::Computed { .. }
+            | Event::PushArrived { .. }
+            | Event::BlockArrived { .. }
+            | Event::BlockPushed { .. } => {
                 let reason = "machines push every gradient at once".to_owned();
                 Err(ProtocolError::OutOfPlace { event, reason })
             }

@@ -27,13 +27,18 @@
 //!       │                                └────────────────┤ until it is time to push
 //!  Apply or Exchange ◄── PushArrived ◄─────────────── Push
 //! ```
+//!
+//! Parts of the model that travel by themselves are [`Block`]s: `SendBlock` and `PushBlock` in the
+//! place of `SendModel` and `Push`, an `Apply` for each, and a `Count` when they make an update.
 
 mod accumulate;
 mod adaptive_elastic;
 mod adsp;
 mod agn;
 mod async_local;
+mod async_per_key;
 mod backup_workers;
+mod blocks;
 mod catalogue;
 mod diloco;
 mod dssp;
@@ -41,6 +46,8 @@ mod easgd;
 mod gradient_coding;
 mod groups;
 mod hogbatch;
+mod hogwild;
+mod keys;
 mod local_sgd;
 mod replicas;
 mod rounds;
@@ -48,15 +55,18 @@ mod server;
 mod solo;
 mod ssp;
 mod staleness_aware;
+mod subnets;
 mod update_rule;
 
-pub use crate::parameters::{Gradient, InitialModel};
+pub use crate::parameters::{Axis, Connections, Gradient, InitialModel};
 pub use accumulate::{Accumulate, LocalOptimizer};
 pub use adaptive_elastic::AdaptiveElastic;
 pub use adsp::Adsp;
 pub use agn::Agn;
 pub use async_local::{AsyncLocal, StepsOfMachines};
+pub use async_per_key::AsyncPerKey;
 pub use backup_workers::{BackupWorkers, Late};
+pub use blocks::{Block, Cut, Cutter, Entries};
 pub use catalogue::{
     Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, StrategySpec,
     Typical, strategy,
@@ -67,11 +77,13 @@ pub use easgd::Easgd;
 pub use gradient_coding::{Allotment, GradientCoding};
 pub use groups::{Groups, Pace};
 pub use hogbatch::Hogbatch;
+pub use hogwild::Hogwild;
 pub use local_sgd::LocalSgd;
 pub use replicas::Replicas;
 pub use server::{ModelServer, ModelSnapshot};
 pub use ssp::Ssp;
 pub use staleness_aware::StalenessAware;
+pub use subnets::Subnets;
 pub use update_rule::{OuterRule, UpdateRule};
 
 use serde::{Deserialize, Serialize};
@@ -100,6 +112,19 @@ pub enum ModelPart {
     Fc,
     /// All parameters.
     Whole,
+    /// One block of them.
+    Block(Block),
+}
+
+impl std::fmt::Display for ModelPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ModelPart::Conv => f.write_str("conv"),
+            ModelPart::Fc => f.write_str("fc"),
+            ModelPart::Whole => f.write_str("whole"),
+            ModelPart::Block(block) => write!(f, "block {}", block.number),
+        }
+    }
 }
 
 /// Part of a cycle that a machine computes without waiting.
@@ -175,6 +200,20 @@ pub enum Event {
         /// The sender.
         machine: MachineId,
     },
+    /// A block of the model that was sent to a machine is there.
+    BlockArrived {
+        /// The receiver.
+        machine: MachineId,
+        /// The block's number.
+        block: u32,
+    },
+    /// A block of what a machine pushed is at the model server.
+    BlockPushed {
+        /// The sender.
+        machine: MachineId,
+        /// The block's number.
+        block: u32,
+    },
 }
 
 impl Event {
@@ -186,7 +225,9 @@ impl Event {
             | Event::ActivationsArrived { machine }
             | Event::GradientArrived { machine }
             | Event::Computed { machine }
-            | Event::PushArrived { machine } => Some(machine),
+            | Event::PushArrived { machine }
+            | Event::BlockArrived { machine, .. }
+            | Event::BlockPushed { machine, .. } => Some(machine),
             Event::FcServed { .. } => None,
         }
     }
@@ -247,6 +288,37 @@ pub enum Action {
         /// The receiver.
         machine: MachineId,
     },
+    /// Send a machine a block of the model as it is now; answered by [`Event::BlockArrived`].
+    ///
+    /// A block of an even cut takes the place of that block of the machine's local model; a subnet
+    /// is all that the machine then holds.
+    SendBlock {
+        /// The receiver.
+        machine: MachineId,
+        /// Which block.
+        block: Block,
+        /// The version of the block.
+        version: ModelVersion,
+    },
+    /// Let a machine send a block of its last gradient, or of its local model, to the model server;
+    /// answered by [`Event::BlockPushed`]. Messages of several blocks may be on their way at once.
+    PushBlock {
+        /// The sender.
+        machine: MachineId,
+        /// Which block.
+        block: Block,
+        /// Of what: [`Parcel::Gradient`] or [`Parcel::Model`].
+        parcel: Parcel,
+    },
+    /// Count as an update of the whole model what was applied block by block.
+    Count {
+        /// The update.
+        update: Update,
+        /// Whose pushes it is made of.
+        pushed_by: Vec<MachineId>,
+        /// Examples behind it.
+        examples: u64,
+    },
     /// Stop whatever a machine is at, computing, sending or receiving: no answer comes.
     Cancel {
         /// The machine.
@@ -288,6 +360,8 @@ pub enum ServerRule {
     Scaled(f32),
     /// The sum is an outer gradient.
     Outer(OuterRule),
+    /// The block of the machine's local model takes the place of that of the server's.
+    Replace,
     /// The sum is an outer gradient whose momentum waits for others.
     Delayed {
         /// The rule, whose gradients are divided by `arrivals`.
@@ -589,8 +663,22 @@ pub struct Progress {
     pub cycles: Vec<u64>,
 }
 
+/// Where the model is that machines read and change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// At the model server; messages carry it.
+    AtServer,
+    /// In memory that threads share: under a wall clock they read and change it themselves.
+    Shared,
+}
+
 /// A synchronisation strategy.
 pub trait Strategy: Send {
+    /// Where its model is.
+    fn memory(&self) -> Memory {
+        Memory::AtServer
+    }
+
     /// Takes in what happened, and when by the driver's clock, and appends what to do about it.
     ///
     /// # Errors
@@ -608,4 +696,18 @@ pub trait Strategy: Send {
 
     /// Where the strategy stands; unfinished cycles count as not begun.
     fn progress(&self) -> Progress;
+}
+
+impl Action {
+    /// Whether it makes an update of the conv (or whole) model, after which the model may be
+    /// evaluated.
+    pub fn is_update(&self) -> bool {
+        match self {
+            Action::Apply(application) => {
+                matches!(application.update.part, ModelPart::Conv | ModelPart::Whole)
+            }
+            Action::Exchange(_) | Action::Count { .. } => true,
+            _ => false,
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! What the machines hold: their copies of the model, their gradients and running sums.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Change, Gradient, LocalMomentum, ModelSnapshot, Parcel, UpdateRule};
+use super::{Change, Entries, Gradient, LocalMomentum, ModelSnapshot, Parcel, UpdateRule};
 use crate::ids::MachineId;
 
 /// What one machine holds.
@@ -18,6 +19,8 @@ struct Replica {
     sum: Option<Gradient>,
     /// Its last gradient, or what it made of it to push.
     outgoing: Gradient,
+    /// The entries that it holds, where that is not the whole model: all others are 0 and stay so.
+    subnet: Option<Entries>,
 }
 
 /// The models and gradients of all machines, and every local change of them.
@@ -40,7 +43,24 @@ impl Replicas {
         let replica = &mut self.machines[machine.index()];
         replica.local = Some(model.clone());
         replica.received = Some(model);
-        replica.sum = None;
+        (replica.sum, replica.subnet) = (None, None);
+    }
+
+    /// A machine is sent some entries of a model, in the place of those that it holds.
+    pub fn receive_block(&mut self, machine: MachineId, model: &ModelSnapshot, entries: &Entries) {
+        let replica = &mut self.machines[machine.index()];
+        let local = replica.local.get_or_insert_with(|| model.clone());
+        copy(&model.conv, &mut local.conv, &entries.conv);
+        copy(&model.fc, &mut local.fc, &entries.fc);
+    }
+
+    /// A machine is sent some entries of a model, and no longer holds any other.
+    pub fn receive_subnet(&mut self, machine: MachineId, model: &ModelSnapshot, entries: Entries) {
+        let nothing = |part: &[f32]| Arc::new(vec![0.0; part.len()]);
+        let empty = ModelSnapshot { conv: nothing(&model.conv), fc: nothing(&model.fc) };
+        self.machines[machine.index()].local = Some(empty);
+        self.receive_block(machine, model, &entries);
+        self.machines[machine.index()].subnet = Some(entries);
     }
 
     /// A machine no longer needs the models that it holds.
@@ -117,8 +137,17 @@ impl Replica {
             LocalMomentum::None => UpdateRule { explicit_momentum: 0.0, ..rule },
         };
         let velocity = self.velocity.get_or_insert_with(at_rest);
-        rule.apply(conv, &mut velocity.conv, &self.outgoing.conv);
-        rule.apply(fc, &mut velocity.fc, &self.outgoing.fc);
+        let all = |part: &[f32]| std::iter::once(0..part.len()).collect();
+        let whole = || Entries { conv: all(conv), fc: all(fc) };
+        let held = self.subnet.clone().unwrap_or_else(whole);
+        for own in held.conv {
+            let gradient = &self.outgoing.conv[own.clone()];
+            rule.apply(&mut conv[own.clone()], &mut velocity.conv[own], gradient);
+        }
+        for own in held.fc {
+            let gradient = &self.outgoing.fc[own.clone()];
+            rule.apply(&mut fc[own.clone()], &mut velocity.fc[own], gradient);
+        }
     }
 
     fn add(&mut self, weight: f32) {
@@ -138,6 +167,16 @@ impl Replica {
         let (from, to) = from.zip(to).expect("a machine differs from a model that it was sent");
         let minus = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a - b).collect();
         Gradient { conv: minus(&from.conv, &to.conv), fc: minus(&from.fc, &to.fc) }
+    }
+}
+
+/// Copies some entries of a vector into another, unless the two are one.
+fn copy(from: &Arc<Vec<f32>>, to: &mut Arc<Vec<f32>>, entries: &[Range<usize>]) {
+    if !Arc::ptr_eq(from, to) {
+        let to = Arc::make_mut(to);
+        for range in entries {
+            to[range.clone()].copy_from_slice(&from[range.clone()]);
+        }
     }
 }
 

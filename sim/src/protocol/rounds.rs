@@ -2,8 +2,8 @@
 //! averaged.
 
 use super::{
-    Action, Application, Blocked, Change, Cycle, Event, LocalMomentum, ModelPart, OuterRule,
-    Parcel, Progress, ProtocolError, Roster, ServerRule, Stage, Strategy, Update,
+    Action, Application, Block, Blocked, Change, Cut, Cycle, Event, LocalMomentum, ModelPart,
+    OuterRule, Parcel, Progress, ProtocolError, Roster, ServerRule, Stage, Strategy, Term, Update,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -19,16 +19,26 @@ enum Position {
     Pushed,
 }
 
-/// The strategies `local_sgd` and `diloco`.
+/// What machines have of the model in a round, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sharing {
+    /// All of it; the mean of what they come to changes the model.
+    Copies(OuterRule),
+    /// A subnet each, which is written back.
+    Subnets,
+}
+
+/// The strategies `local_sgd`, `diloco` and `subnets`.
 ///
 /// Per round each machine i takes the model w₀ and makes τ local steps of the run's update rule to
 /// w_i, on its share of τ mini-batches. Then d = Σ (b_i/B)·(w₀ − w_i) changes the model by the
-/// outer rule. A round is one update.
+/// outer rule. A round is one update. With subnets w₀ is a part of the model for each machine, and
+/// w_i takes its place.
 #[derive(Debug)]
 pub(super) struct Rounds {
     roster: Roster,
     steps: u32,
-    outer: OuterRule,
+    sharing: Sharing,
     version: ModelVersion,
     /// Local steps of each machine before this round.
     cycle: u64,
@@ -39,14 +49,14 @@ impl Rounds {
     /// Rounds of `steps` local steps, at least 1.
     pub(super) fn new(
         steps: u32,
-        outer: OuterRule,
+        sharing: Sharing,
         roster: Roster,
         from: Option<&Progress>,
     ) -> Self {
         Rounds {
             roster,
             steps,
-            outer,
+            sharing,
             version: from.map_or(ModelVersion(0), |progress| progress.version),
             cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
             machines: vec![Position::Absent; roster.conv_machines as usize],
@@ -60,8 +70,19 @@ impl Rounds {
     fn send_models(&mut self, actions: &mut Vec<Action>) {
         for machine in self.roster.machine_ids() {
             self.machines[machine.index()] = Position::AwaitsModel;
-            actions.push(Action::SendModel { machine, version: self.version });
+            let version = self.version;
+            actions.push(match self.sharing {
+                Sharing::Copies(_) => Action::SendModel { machine, version },
+                Sharing::Subnets => {
+                    Action::SendBlock { machine, block: self.subnet(machine), version }
+                }
+            });
         }
+    }
+
+    fn subnet(&self, machine: MachineId) -> Block {
+        let (subnets, round) = (self.roster.conv_machines, self.version.0);
+        Block { number: machine.0, of: Cut::Subnets { subnets, round } }
     }
 
     fn compute(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
@@ -80,30 +101,55 @@ impl Rounds {
             self.compute(machine, step + 1, actions);
         } else {
             self.machines[machine.index()] = Position::Pushes;
-            actions.push(Action::Push { machine, parcel: Parcel::Difference });
+            actions.push(match self.sharing {
+                Sharing::Copies(_) => Action::Push { machine, parcel: Parcel::Difference },
+                Sharing::Subnets => {
+                    let (block, parcel) = (self.subnet(machine), Parcel::Model);
+                    Action::PushBlock { machine, block, parcel }
+                }
+            });
         }
     }
 
     fn write(&mut self, actions: &mut Vec<Action>) {
         let read = self.version;
-        self.version = read.next();
         let group = GroupId(0);
         let number = self.cycle + u64::from(self.steps) - 1;
         let update = Update {
             part: ModelPart::Whole,
             cycle: Cycle { group, number },
             read,
-            written: self.version,
+            written: read.next(),
             staleness: read.since(read),
         };
-        actions.push(Action::Apply(Application {
-            update,
-            terms: self.roster.mean_over(group),
-            by: ServerRule::Outer(self.outer),
-            examples: u64::from(self.roster.mini_batch) * u64::from(self.steps),
-        }));
+        let examples = u64::from(self.roster.mini_batch) * u64::from(self.steps);
+        match self.sharing {
+            Sharing::Copies(outer) => actions.push(Action::Apply(Application {
+                update,
+                terms: self.roster.mean_over(group),
+                by: ServerRule::Outer(outer),
+                examples,
+            })),
+            Sharing::Subnets => {
+                let write_back = |machine| self.write_back(machine, update);
+                actions.extend(self.roster.machine_ids().map(write_back));
+                let pushed_by = self.roster.machine_ids().collect();
+                actions.push(Action::Count { update, pushed_by, examples });
+            }
+        }
+        self.version = update.written;
         self.cycle += u64::from(self.steps);
         self.send_models(actions);
+    }
+
+    /// Puts a machine's subnet in its place in the model.
+    fn write_back(&self, machine: MachineId, round: Update) -> Action {
+        Action::Apply(Application {
+            update: Update { part: ModelPart::Block(self.subnet(machine)), ..round },
+            terms: vec![Term { machine, weight: 1.0 }],
+            by: ServerRule::Replace,
+            examples: 0,
+        })
     }
 
     fn late(&self, position: Position) -> String {
@@ -139,13 +185,13 @@ impl Strategy for Rounds {
                     self.send_models(actions);
                 }
             }
-            (Event::ModelArrived { .. }, Position::AwaitsModel) => {
+            (Event::ModelArrived { .. } | Event::BlockArrived { .. }, Position::AwaitsModel) => {
                 self.compute(machine, 0, actions);
             }
             (Event::Computed { .. }, Position::Steps(step)) => {
                 self.on_computed(machine, step, actions);
             }
-            (Event::PushArrived { .. }, Position::Pushes) => {
+            (Event::PushArrived { .. } | Event::BlockPushed { .. }, Position::Pushes) => {
                 self.machines[machine.index()] = Position::Pushed;
                 if self.all_at(Position::Pushed) {
                     self.write(actions);
@@ -197,7 +243,7 @@ mod tests {
         let roster =
             Roster { conv_machines: 2, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
         let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
-        let mut rounds = Rounds::new(1, outer, roster, None);
+        let mut rounds = Rounds::new(1, Sharing::Copies(outer), roster, None);
         let mut actions = Vec::new();
         let machine = MachineId(1);
         rounds.handle(SimTime::ZERO, Event::Started { machine }, &mut actions).expect("in place");
@@ -212,7 +258,7 @@ mod tests {
         let roster =
             Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
         let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
-        let mut rounds = Rounds::new(2, outer, roster, None);
+        let mut rounds = Rounds::new(2, Sharing::Copies(outer), roster, None);
         let machine = MachineId(0);
         let mut numbers = Vec::new();
         for event in [

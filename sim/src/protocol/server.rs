@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Application, Exchange, Gradient, InitialModel, ModelPart, MomentumTurn, Replicas, ServerRule,
-    Share, Term, UpdateRule, mean_of,
+    Application, Block, Cut, Cutter, Entries, Exchange, Gradient, InitialModel, ModelPart,
+    MomentumTurn, Replicas, ServerRule, Share, Term, UpdateRule, mean_of,
 };
 use crate::ids::MachineId;
 
@@ -26,6 +26,8 @@ pub struct ModelServer {
     fc_velocity: Vec<f32>,
     /// Outer gradients since the momentum last changed, where it changes later.
     waiting: Option<Gradient>,
+    /// How the parameters are cut into blocks.
+    cutter: Cutter,
 }
 
 impl ModelServer {
@@ -43,6 +45,7 @@ impl ModelServer {
     pub fn with_velocity(rule: UpdateRule, weights: InitialModel, velocity: InitialModel) -> Self {
         let lengths = |model: &InitialModel| (model.conv.len(), model.fc.len());
         assert_eq!(lengths(&weights), lengths(&velocity), "a velocity has an entry per parameter");
+        let cutter = Cutter::of_lengths(weights.conv.len(), weights.fc.len());
         let weights = ModelSnapshot { conv: Arc::new(weights.conv), fc: Arc::new(weights.fc) };
         ModelServer {
             rule,
@@ -50,6 +53,32 @@ impl ModelServer {
             conv_velocity: velocity.conv,
             fc_velocity: velocity.fc,
             waiting: None,
+            cutter,
+        }
+    }
+
+    /// The same model, cut into blocks by what its tensors connect.
+    #[must_use]
+    pub fn cut_by(mut self, cutter: Cutter) -> Self {
+        self.cutter = cutter;
+        self
+    }
+
+    /// Puts a model that threads share in the place of the present one.
+    ///
+    /// # Panics
+    /// When it has another length.
+    pub fn overwrite(&mut self, weights: InitialModel, velocity: InitialModel) {
+        let cutter = self.cutter.clone();
+        *self = ModelServer { cutter, ..Self::with_velocity(self.rule, weights, velocity) };
+    }
+
+    /// Carries out [`super::Action::SendBlock`].
+    pub fn send_block(&self, machine: MachineId, block: Block, replicas: &mut Replicas) {
+        let entries = self.cutter.entries(block);
+        match block.of {
+            Cut::Even { .. } => replicas.receive_block(machine, &self.weights, &entries),
+            Cut::Subnets { .. } => replicas.receive_subnet(machine, &self.weights, entries),
         }
     }
 
@@ -107,11 +136,51 @@ impl ModelServer {
     pub fn apply_sum(&mut self, application: &Application, replicas: &mut Replicas) {
         let Application { update, terms, by, .. } = application;
         let part = update.part;
+        if let ModelPart::Block(block) = part {
+            self.apply_block(block, application, replicas);
+            return;
+        }
         if part != ModelPart::Fc {
             terms.iter().for_each(|term| replicas.release(term.machine));
         }
         let sum = summed(part, terms, |machine| replicas.outgoing(machine));
         self.apply_by(*by, part, (&sum.conv, &sum.fc));
+    }
+
+    /// Changes one block, by the gradient or the local model of the one machine behind it.
+    fn apply_block(&mut self, block: Block, application: &Application, replicas: &Replicas) {
+        let Application { terms, by, .. } = application;
+        let [Term { machine, .. }] = terms.as_slice() else {
+            unreachable!("a block is changed by one machine at a time");
+        };
+        let Entries { conv, fc } = self.cutter.entries(block);
+        let gradient = replicas.outgoing(*machine);
+        let local = replicas.model(*machine);
+        let parts = [
+            (&mut self.weights.conv, &mut self.conv_velocity, &gradient.conv, conv),
+            (&mut self.weights.fc, &mut self.fc_velocity, &gradient.fc, fc),
+        ];
+        let locals = [local.map(|model| &model.conv), local.map(|model| &model.fc)];
+        for ((weights, velocity, gradient, ranges), local) in parts.into_iter().zip(locals) {
+            let weights = Arc::make_mut(weights);
+            for range in ranges {
+                let own = &mut weights[range.clone()];
+                match by {
+                    ServerRule::Scaled(factor) => {
+                        let learning_rate = self.rule.learning_rate * factor;
+                        let rule = UpdateRule { learning_rate, ..self.rule };
+                        rule.apply(own, &mut velocity[range.clone()], &gradient[range]);
+                    }
+                    ServerRule::Replace => {
+                        let local = local.expect("a machine that trained holds a model");
+                        own.copy_from_slice(&local[range]);
+                    }
+                    ServerRule::Outer(_) | ServerRule::Delayed { .. } => {
+                        unreachable!("outer gradients are of whole models");
+                    }
+                }
+            }
+        }
     }
 
     /// Applies the mean gradient of a mini-batch, summed over its shares, to a part of the model.
@@ -137,6 +206,7 @@ impl ModelServer {
                 self.apply(part, conv, fc);
                 self.rule = run_rule;
             }
+            ServerRule::Replace => unreachable!("models are replaced block by block"),
             ServerRule::Outer(rule) => {
                 let weights = Arc::make_mut(&mut self.weights.conv);
                 rule.apply(weights, &mut self.conv_velocity, conv);

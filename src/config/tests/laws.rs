@@ -1,8 +1,9 @@
 //! What holds for every file and every setting.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 
-use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::hardware::{Network, ParameterExchange, Placement, ServiceLaw, Sharing};
 use omnivore_sim::protocol::{ProtocolError, StrategySpec, UpdateRule};
 use omnivore_sim::units::{BytesPerSecond, SimDuration};
 use omnivore_sim::workload::ImageShape;
@@ -262,10 +263,49 @@ fn a_hardware_file_has_its_counts_and_units() {
     assert_eq!(cluster.machines.len(), 4);
     assert_eq!(cluster.machines[0].overhead, SimDuration::from_millis(4));
     assert_eq!(cluster.machines[0].conv_rate().map(|rate| rate.get()), Ok(0.6e9));
-    let link = cluster.link.expect("it was just written");
+    let network = cluster.network.expect("it was just written");
+    let link = network.link;
+    assert_eq!(network, Network::plain(link));
     assert_eq!(link.latency, SimDuration::from_nanos(100_000));
     assert_eq!(Ok(link.bandwidth), BytesPerSecond::from_gigabits(10.0));
     assert_eq!(cluster.update_rate.map(|rate| rate.get()), Some(4e9));
+}
+
+#[test]
+fn a_network_has_its_exchange_placement_sharing_and_compression() {
+    let folder = Folder::new();
+    let text = folder.read("paced-4.toml");
+    let with = |keys: &str| {
+        let link = "latency_us = 100\nbandwidth_gbit_per_s = 10";
+        folder.write("paced-4.toml", &format!("{text}\n[network]\n{link}\n{keys}\n"));
+        folder.load(&[]).map(|experiment| match experiment.hardware {
+            Hardware::Described(cluster) => cluster.network.expect("it was just written"),
+            other => panic!("{other:?}"),
+        })
+    };
+    let network = with(
+        "exchange = { servers = 3 }\nplacement = \"per_layer\"\nsharing = \"fair\"\n\
+         message_overhead_us = 20\ngradient_bytes_factor = 0.25",
+    );
+    let network = network.expect("possible");
+    let shards = NonZeroU32::new(3).expect("three");
+    assert_eq!(network.exchange, ParameterExchange::Servers { shards });
+    assert_eq!((network.placement, network.sharing), (Placement::PerLayer, Sharing::Fair));
+    assert_eq!(network.message_overhead, SimDuration::from_nanos(20_000));
+    assert_eq!(network.gradient_bytes_factor.to_bits(), 0.25_f64.to_bits());
+    let exchange = with("exchange = \"ring\"").expect("possible").exchange;
+    assert_eq!(exchange, ParameterExchange::Ring);
+    for (keys, message) in [
+        ("exchange = \"star\"", "\"ring\" or \"tree\""),
+        ("exchange = { servers = 0 }", "from 1 to"),
+        ("exchange = \"tree\"\nplacement = \"per_layer\"", "no servers that layers"),
+        ("gradient_bytes_factor = 2.0", "above 0 and at most 1"),
+        ("gradient_bytes_factor = 0.0", "above 0 and at most 1"),
+        ("message_overhead_ms = 2", "message_overhead_us"),
+    ] {
+        let shown = folder.show(&with(keys).expect_err(keys));
+        assert!(shown.contains(message), "{keys}: {shown}");
+    }
 }
 
 #[test]

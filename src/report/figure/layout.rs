@@ -4,7 +4,7 @@
 //! labels, the height of the sheet from the lines of title, legend and notes. So nothing
 //! can be clipped, whatever the texts are.
 
-use super::axis::{Range, TickNumbers, Ticks, is_a_doubling, project, ticks};
+use super::axis::{Range, Tick, TickNumbers, Ticks, is_a_doubling, project, ticks};
 use super::bars::Bars;
 use super::legend::{self, Legend, Place, Swatch};
 use super::lettering::{Anchor, Direction, Label, Lettering};
@@ -34,6 +34,10 @@ struct Measures {
 
 const ALONE: Measures =
     Measures { width: 760.0, plot_height: 330.0, most_x_ticks: 9, most_y_ticks: 8 };
+
+/// Least height of a row of an axis of rows, and the height that such a figure may grow to.
+const ROW: f64 = 20.0;
+const MOST_HEIGHT: f64 = 1600.0;
 
 const IN_GRID: Measures =
     Measures { width: 380.0, plot_height: 210.0, most_x_ticks: 7, most_y_ticks: 6 };
@@ -125,7 +129,9 @@ pub(super) fn alone<'a>(
     lettering: &Lettering,
 ) -> Option<Sheet<'a>> {
     let (figure, data_of_figure) = (figures.first()?, data.first()?);
-    let measures = ALONE;
+    let rows = figure.y.rows.len() as f64 * ROW;
+    let plot_height = ALONE.plot_height.max(rows.min(MOST_HEIGHT));
+    let measures = Measures { plot_height, ..ALONE };
     let plan = Plan::new(figure, data_of_figure, looks.looks.first()?, measures, lettering);
     let inner = measures.width - 2.0 * EDGE;
     let entries = legend::entries(figures, data, looks);
@@ -247,7 +253,10 @@ impl<'a> Plan<'a> {
         let y = y_range(figure, data, bars.as_ref()).map(|range| {
             let extent = |_: &str| TICK * LEADING + 8.0;
             let (length, most) = (measures.plot_height, measures.most_y_ticks);
-            let ticks = ticks(&range, TickNumbers::Any, length, most, extent);
+            let ticks = match figure.y.rows.as_slice() {
+                [] => ticks(&range, TickNumbers::Any, length, most, extent),
+                rows => row_ticks(&range, rows, length),
+            };
             Shown { range, ticks }
         });
         let widest = y
@@ -358,7 +367,22 @@ fn x_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Rang
     Some(range.widened(room, room))
 }
 
+/// A tick in the middle of every row, or of every n-th where they are too many to be named.
+fn row_ticks(range: &Range, rows: &[String], length: f64) -> Ticks {
+    let every = (rows.len() as f64 * TICK * LEADING / length).ceil().max(1.0) as usize;
+    let named = rows.iter().enumerate().step_by(every);
+    let tick = |(row, name): (usize, &String)| Tick {
+        at: range.fraction(row as f64),
+        label: name.clone(),
+    };
+    Ticks { major: named.map(tick).collect(), minor: Vec::new() }
+}
+
 fn y_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Range> {
+    if !figure.y.rows.is_empty() && !data.is_empty() {
+        let rows = figure.y.rows.len() as f64;
+        return Some(Range { scale: Scale::Linear, low: -0.5, high: rows - 0.5 });
+    }
     let samples = || data.series.iter().flat_map(|runs| runs.samples());
     samples().next()?;
     let heights = samples().flat_map(|sample| {

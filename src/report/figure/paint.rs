@@ -18,6 +18,8 @@ const MARKER: f64 = 3.5;
 const MARKER_EVERY: f64 = 90.0;
 const HATCH_EVERY: f64 = 5.0;
 const BAND: f64 = 0.18;
+/// Half the height of a span, where rows are 1 apart.
+const SPAN: f64 = 0.36;
 
 pub(super) fn sheet<DB: DrawingBackend>(sheet: &Sheet, canvas: &Canvas<DB>) -> Painted {
     let page = rectangle((0.0, 0.0), (sheet.width, sheet.height));
@@ -38,6 +40,7 @@ fn paint_panel<DB: DrawingBackend>(panel: &Panel, canvas: &Canvas<DB>) -> Painte
         let plot = Plot { panel, x, y, canvas };
         plot.bands()?;
         plot.bars()?;
+        plot.spans()?;
         plot.curves()?;
         plot.markers()?;
     }
@@ -118,7 +121,7 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
         let corners = run.iter().map(|s| (self.column(s.x), self.row(height(s))));
         match mark {
             Mark::Step => thin_out(&stairs(corners)),
-            Mark::Line | Mark::Points | Mark::LineAndPoints | Mark::Bars => {
+            Mark::Line | Mark::Points | Mark::LineAndPoints | Mark::Bars | Mark::Spans => {
                 thin_out(&corners.collect::<Vec<_>>())
             }
         }
@@ -175,6 +178,18 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
         Ok(())
     }
 
+    /// Blocks that touch where one span follows another.
+    fn spans(&self) -> Painted {
+        for strand in self.strands().filter(|strand| strand.mark == Mark::Spans) {
+            for pair in strand.runs.iter().flat_map(|run| run.chunks_exact(2)) {
+                let (left, right) = (self.column(pair[0].x), self.column(pair[1].x));
+                let (top, bottom) = (self.row(pair[0].y + SPAN), self.row(pair[0].y - SPAN));
+                paint_bar((left, top), (right, bottom), strand.look, self.canvas)?;
+            }
+        }
+        Ok(())
+    }
+
     fn error_bar(&self, sample: &Sample, x: f64, colour: Colour) -> Painted {
         let Some((low, high)) = sample.interval else {
             return Ok(());
@@ -192,7 +207,7 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
 
     fn curves(&self) -> Painted {
         for strand in self.strands() {
-            if matches!(strand.mark, Mark::Points | Mark::Bars) {
+            if matches!(strand.mark, Mark::Points | Mark::Bars | Mark::Spans) {
                 continue;
             }
             let ink = Ink::opaque(strand.look.colour);
@@ -213,7 +228,7 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
                 // A run of one point has no line: without a marker it would be lost.
                 let all = strand.mark == Mark::LineAndPoints || places.len() == 1;
                 match strand.mark {
-                    Mark::Bars => {}
+                    Mark::Bars | Mark::Spans => {}
                     Mark::Points => self.points(run, look)?,
                     Mark::Line | Mark::LineAndPoints | Mark::Step if all => {
                         if let [only] = run.as_slice() {
@@ -448,7 +463,7 @@ fn paint_swatch<DB: DrawingBackend>(swatch: &Swatch, canvas: &Canvas<DB>) -> Pai
     let (left, right, y) = (swatch.x, swatch.x + SWATCH, swatch.y);
     let (look, colour) = (&swatch.look, swatch.look.colour);
     let middle = (left + right) / 2.0;
-    if swatch.mark == Mark::Bars {
+    if matches!(swatch.mark, Mark::Bars | Mark::Spans) {
         return paint_bar((left + 4.0, y - 6.0), (right - 4.0, y + 6.0), look, canvas);
     }
     let line = swatch.mark != Mark::Points;

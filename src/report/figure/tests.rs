@@ -211,12 +211,13 @@ fn coordinate() -> impl Strategy<Value = f64> {
 }
 
 fn any_axis() -> impl Strategy<Value = Axis> {
-    (".{0,30}", ".{0,5}", prop_oneof![Just(Scale::Linear), Just(Scale::Log)])
-        .prop_map(|(label, unit, scale)| Axis { label, unit, scale })
+    let rows = prop::collection::vec(".{0,20}", 0..4);
+    (".{0,30}", ".{0,5}", prop_oneof![Just(Scale::Linear), Just(Scale::Log)], rows)
+        .prop_map(|(label, unit, scale, rows)| Axis { label, unit, scale, rows })
 }
 
 fn any_series() -> impl Strategy<Value = Series> {
-    use Mark::{Bars, Line, LineAndPoints, Points, Step};
+    use Mark::{Bars, Line, LineAndPoints, Points, Spans, Step};
     use Source::{Emulated, Measured, Paper, Predicted, Theory};
     let pair = || (coordinate(), coordinate());
     (
@@ -224,7 +225,7 @@ fn any_series() -> impl Strategy<Value = Series> {
         prop::sample::select(vec![Predicted, Emulated, Measured, Paper, Theory]),
         prop::collection::vec(pair(), 0..12),
         prop::option::of(prop::collection::vec(pair(), 0..14)),
-        prop::sample::select(vec![Line, Points, LineAndPoints, Bars, Step]),
+        prop::sample::select(vec![Line, Points, LineAndPoints, Bars, Step, Spans]),
     )
         .prop_map(|(name, source, points, band, mark)| Series {
             name,

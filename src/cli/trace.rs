@@ -1,0 +1,173 @@
+//! The verb `trace`: a kept run's events for other programs, and where two runs part.
+
+use std::path::Path;
+
+use omnivore_sim::cluster::Scenario;
+use omnivore_sim::trace::Trace;
+use omnivore_sim::units::{SimDuration, SimTime};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::failure::Failure;
+use super::progress::Silent;
+use super::run_folder::{self, write_figures, write_table};
+use super::runs::{read_state, timing_of};
+use super::{Output, TraceOptions, json};
+use crate::config::{self, Experiment, Overrides};
+use crate::report::figure::Source;
+use crate::report::table::{Cell, SummaryTable};
+use crate::report::timeline::{Difference, Window, event_table, gantt, perfetto};
+use crate::run::{self, Kind};
+use crate::store::{RunFolder, StoreError, read_json};
+
+/// Part of the time per update by which events must differ to part, where nothing else is said.
+const TOLERANCE: f64 = 0.1;
+
+/// A kept run with what everybody did.
+struct Kept {
+    /// That of its folder.
+    name: String,
+    experiment: Experiment,
+    kind: Kind,
+    trace: Trace,
+}
+
+/// What a summary says of a run on the virtual clock.
+#[derive(Deserialize)]
+struct Summary {
+    kind: Kind,
+    updates: u64,
+}
+
+impl Kept {
+    /// Reads the events that a real run has kept, or simulates again the events of a run on the
+    /// virtual clock, which its configuration and seed fix.
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let experiment = config::load(&path.join("experiment"), &Overrides::default())?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        if let Some(state) = read_state(path)? {
+            if state.trace.timeline.is_empty() {
+                return Err(unusable(path, "it was made before runs kept their events; repeat it"));
+            }
+            return Ok(Kept { name, experiment, kind: Kind::Measured, trace: state.trace });
+        }
+        let summary: Summary = read_json(&path.join("summary.json"), "summary of a run")?;
+        if summary.kind == Kind::Measured {
+            return Err(unusable(path, "it is a real run without `state.json`"));
+        }
+        let scenario = Scenario {
+            updates: summary.updates,
+            ..experiment.run.scenario(timing_of(&experiment)?)
+        };
+        let trace = run::simulate(&scenario, None, &Silent)?.trace;
+        Ok(Kept { name, experiment, kind: summary.kind, trace })
+    }
+
+    fn title(&self) -> String {
+        format!("{}, seed {}: {}", self.name, self.experiment.run.seed.0, self.kind)
+    }
+}
+
+fn unusable(path: &Path, reason: &str) -> Failure {
+    Failure::input(StoreError::Content {
+        path: path.to_owned(),
+        what: "run to trace",
+        reason: reason.to_owned(),
+    })
+}
+
+/// `omnivore trace RUN`.
+pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(), Failure> {
+    let kept = Kept::open(path)?;
+    let other = options.against.as_deref().map(Kept::open).transpose()?;
+    let window = window(options, &kept.trace)?;
+    let folder = run_folder::open(output, "trace", &kept.name)?;
+    write_events(&folder, "", &kept)?;
+    let mut panels = vec![picture(&kept, window)];
+    let mut object = json::head("trace", &kept.experiment, kept.kind);
+    object.insert("events".into(), kept.trace.timeline.len().into());
+    object.insert("updates".into(), kept.trace.updates.len().into());
+    let mut text = format!("{} events of {}\n", kept.trace.timeline.len(), kept.title());
+    if let Some(other) = &other {
+        write_events(&folder, "against-", other)?;
+        panels.push(picture(other, window));
+        let tolerance = tolerance(options, &kept.trace)?;
+        let difference = Difference::of(&kept.trace, &other.trace, tolerance);
+        folder.write_json("difference.json", &difference)?;
+        let table = difference_table(&difference, &kept, other);
+        text = format!("{}\n{}\n", table.to_text(), difference.describe());
+        folder.write("difference.txt", text.as_bytes())?;
+        object.insert("difference".into(), json::value(&difference));
+    }
+    let names = ["gantt", "gantt-against"];
+    let pictures = names.into_iter().zip(panels).map(|(name, panel)| (name, vec![panel]));
+    write_figures(&folder, pictures.collect())?;
+    publish(output, object, &text, &folder);
+    Ok(())
+}
+
+fn publish(output: &Output, mut object: Map<String, Value>, text: &str, folder: &RunFolder) {
+    if output.json {
+        object.insert("out".into(), folder.path().display().to_string().into());
+        json::print(&object);
+    } else {
+        print!("{text}");
+        println!("\nresults: {}", folder.path().display());
+    }
+}
+
+fn write_events(folder: &RunFolder, prefix: &str, kept: &Kept) -> Result<(), Failure> {
+    write_table(folder, &format!("{prefix}events"), &event_table(&kept.trace)?)?;
+    let text = perfetto(&kept.trace, &kept.title());
+    Ok(folder.write(format!("{prefix}perfetto.json"), text.as_bytes())?)
+}
+
+fn picture(kept: &Kept, window: Window) -> crate::report::figure::Figure {
+    gantt(&kept.title(), &kept.trace, Source::from(kept.kind), window)
+}
+
+fn window(options: &TraceOptions, trace: &Trace) -> Result<Window, Failure> {
+    let opening = Window::opening(trace);
+    let from = options.from_s.map_or(Ok(opening.from), instant)?;
+    let until = options.until_s.map_or(Ok(opening.until.max(from)), instant)?;
+    Ok(Window { from, until })
+}
+
+fn instant(seconds: f64) -> Result<SimTime, Failure> {
+    let span = SimDuration::from_secs_f64(seconds).map_err(Failure::input)?;
+    Ok(SimTime::ZERO + span)
+}
+
+fn tolerance(options: &TraceOptions, trace: &Trace) -> Result<SimDuration, Failure> {
+    let usual = || TOLERANCE * trace.time_per_update_s().unwrap_or(0.0);
+    let seconds = options.tolerance_ms.map_or_else(usual, |milliseconds| milliseconds / 1e3);
+    SimDuration::from_secs_f64(seconds).map_err(Failure::input)
+}
+
+/// One line per actor: what its spans take in both runs, and how far they are apart.
+fn difference_table(difference: &Difference, first: &Kept, second: &Kept) -> SummaryTable {
+    let title = format!("{} against {}", first.title(), second.title());
+    let headers = [
+        "who",
+        "events matched",
+        "only first",
+        "only second",
+        "computation (ms)",
+        "second",
+        "message (ms)",
+        "second",
+        "ends apart, rms (ms)",
+        "last end apart (ms)",
+    ];
+    let mut table = SummaryTable::new(title, headers);
+    for actor in &difference.actors {
+        let mut row = vec![Cell::Text(actor.who.clone())];
+        let counts = [actor.matched, actor.only_first, actor.only_second];
+        row.extend(counts.map(|count| Cell::Integer(count as u64)));
+        let times = [actor.computation_s, actor.message_s].into_iter().flatten();
+        let times = times.chain([actor.end_rms_s, actor.drift_s]);
+        row.extend(times.map(|seconds| Cell::number(1e3 * seconds)));
+        table.rows.push(row);
+    }
+    table
+}
