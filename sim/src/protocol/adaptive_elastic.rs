@@ -9,6 +9,7 @@ use super::catalogue::{
 use super::{
     Action, Application, Blocked, Change, Cycle, Event, LocalMomentum, ModelPart, OuterRule,
     Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+    blocked_at, in_order, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -35,8 +36,6 @@ pub struct AdaptiveElastic {
     pub most_batch: u32,
 }
 
-const MOST_EXAMPLES: u32 = 1 << 24;
-
 impl Kind for AdaptiveElastic {
     const CARD: Card = Card {
         name: "adaptive_elastic",
@@ -58,18 +57,8 @@ impl Kind for AdaptiveElastic {
                 values: KnobValues::Number { above: Edge::Included(0.0), below: Edge::Open },
                 typical: Typical::Number(0.5),
             },
-            Knob {
-                name: "least_batch",
-                meaning: "b_min, the smallest mini-batch",
-                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
-                typical: Typical::Count(1),
-            },
-            Knob {
-                name: "most_batch",
-                meaning: "b_max, the largest mini-batch",
-                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
-                typical: Typical::Count(32),
-            },
+            Knob::mini_batch("least_batch", "b_min, the smallest mini-batch", 1),
+            Knob::mini_batch("most_batch", "b_max, the largest mini-batch", 32),
         ],
     };
 
@@ -104,15 +93,8 @@ impl Kind for AdaptiveElastic {
 
 impl AdaptiveElastic {
     fn check(self) -> Result<(), ProtocolError> {
-        let AdaptiveElastic { least_batch, most_batch, .. } = self;
-        if least_batch <= most_batch {
-            return Ok(());
-        }
-        let reason = format!(
-            "`least_batch` is {least_batch} but `most_batch` is {most_batch}; it must be at least \
-             `least_batch`"
-        );
-        Err(ProtocolError::Knobs { strategy: Self::CARD.name, reason })
+        let bounds = (("least_batch", self.least_batch), ("most_batch", self.most_batch));
+        in_order(Self::CARD.name, bounds.0, bounds.1)
     }
 }
 
@@ -276,10 +258,7 @@ impl Strategy for Elastic {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let own = event.machine().and_then(|id| Some((id, self.workers.get(id.index())?.position)));
-        let Some((machine, position)) = own else {
-            return Err(out_of_place(format!("there are {} machines", self.workers.len())));
-        };
+        let (machine, position) = whereabouts(event, &self.workers, |own| own.position)?;
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.workers[machine.index()].position = Position::Started;
@@ -311,11 +290,7 @@ impl Strategy for Elastic {
             Position::AwaitsModel => Some("its model from the model server".to_owned()),
             Position::Absent | Position::Steps(_) | Position::Pushes => None,
         };
-        let blocked = |(machine, own): (MachineId, &Worker)| {
-            let waits_for = waits_for(own.position)?;
-            Some(Blocked { who: machine.to_string(), waits_for })
-        };
-        self.ids().zip(&self.workers).filter_map(blocked).collect()
+        blocked_at(self.workers.iter().map(|own| own.position), waits_for)
     }
 
     fn progress(&self) -> Progress {

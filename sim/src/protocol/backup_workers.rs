@@ -7,7 +7,7 @@ use super::catalogue::{
 };
 use super::{
     Action, Application, Blocked, Cycle, Event, ModelPart, Parcel, Progress, ProtocolError, Roster,
-    ServerRule, Share, Stage, Strategy, Update, mean_of,
+    ServerRule, Share, Stage, Strategy, Update, blocked_at, mean_of, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -225,10 +225,7 @@ impl Strategy for FirstOfMany {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let position = event.machine().and_then(|machine| self.machines.get(machine.index()));
-        let Some((machine, position)) = event.machine().zip(position.copied()) else {
-            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
-        };
+        let (machine, position) = whereabouts(event, &self.machines, |own| *own)?;
         let share = self.shares[machine.index()];
         let cycle = Cycle { group: GroupId(0), number: self.cycles[machine.index()] };
         let own = &mut self.machines[machine.index()];
@@ -262,16 +259,13 @@ impl Strategy for FirstOfMany {
             |wanted: fn(&Position) -> bool| self.machines.iter().filter(|p| wanted(p)).count();
         let pushed = count(|position| *position == Position::Pushed);
         let absent = count(|position| *position == Position::Absent);
-        let waits_for = |position: &Position| match position {
+        let waits_for = |position: Position| match position {
             Position::Started => Some(format!("{absent} machines that have not started")),
             Position::AwaitsModel(_) => Some("its model from the model server".to_owned()),
             Position::Pushed => Some(format!("{} more gradients", self.needed - pushed)),
             Position::Absent | Position::Computes(_) | Position::Pushes(_) => None,
         };
-        let blocked = |(share, position): (&Share, &Position)| {
-            Some(Blocked { who: share.machine.to_string(), waits_for: waits_for(position)? })
-        };
-        self.shares.iter().zip(&self.machines).filter_map(blocked).collect()
+        blocked_at(self.machines.iter().copied(), waits_for)
     }
 
     fn progress(&self) -> Progress {

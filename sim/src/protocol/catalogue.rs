@@ -59,6 +59,19 @@ pub struct Knob {
     pub typical: Typical,
 }
 
+impl Knob {
+    /// The size of a mini-batch.
+    pub(super) const fn mini_batch(
+        name: &'static str,
+        meaning: &'static str,
+        typical: u32,
+    ) -> Self {
+        // Weights over examples are single precision, which counts to 2²⁴.
+        let values = KnobValues::Count { from: 1, to: 1 << 24 };
+        Knob { name, meaning, values, typical: Typical::Count(typical) }
+    }
+}
+
 /// A constant [`KnobValue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Typical {

@@ -7,7 +7,7 @@ use super::catalogue::{
 };
 use super::groups::Pace;
 use super::ssp::lead;
-use super::{Groups, Progress, ProtocolError, Roster, Strategy};
+use super::{Groups, Progress, ProtocolError, Roster, Strategy, in_order};
 use crate::ids::GroupId;
 use crate::units::{SimDuration, SimTime};
 
@@ -84,15 +84,8 @@ const MOST_SLACK: u32 = 10_000;
 
 impl Dssp {
     fn check(self) -> Result<(), ProtocolError> {
-        let Dssp { slack_low, slack_high } = self;
-        if slack_low <= slack_high {
-            return Ok(());
-        }
-        let reason = format!(
-            "`slack_low` is {slack_low} but `slack_high` is {slack_high}; it must be at least \
-             `slack_low`"
-        );
-        Err(ProtocolError::Knobs { strategy: Self::CARD.name, reason })
+        let bounds = (("slack_low", self.slack_low), ("slack_high", self.slack_high));
+        in_order(Self::CARD.name, bounds.0, bounds.1)
     }
 }
 

@@ -8,7 +8,7 @@ use super::catalogue::{
 };
 use super::{
     Action, Application, Blocked, Change, Cycle, Event, ModelPart, Parcel, Progress, ProtocolError,
-    Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+    Roster, ServerRule, Share, Stage, Strategy, Term, Update, blocked_at, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -409,10 +409,7 @@ impl Strategy for Coded {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let position = event.machine().and_then(|machine| self.machines.get(machine.index()));
-        let Some((machine, position)) = event.machine().zip(position.copied()) else {
-            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
-        };
+        let (machine, position) = whereabouts(event, &self.machines, |own| *own)?;
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.machines[machine.index()] = Position::Started;
@@ -443,11 +440,7 @@ impl Strategy for Coded {
             Position::Pushed => Some(format!("{} more sums", needed - count(Position::Pushed))),
             Position::Absent | Position::Computes(_) | Position::Pushes => None,
         };
-        let blocked = |machine: MachineId| {
-            let waits_for = waits_for(self.machines[machine.index()])?;
-            Some(Blocked { who: machine.to_string(), waits_for })
-        };
-        self.roster.machine_ids().filter_map(blocked).collect()
+        blocked_at(self.machines.iter().copied(), waits_for)
     }
 
     fn progress(&self) -> Progress {

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::solo::{Habit, Merge, Solo};
-use super::{Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Strategy};
+use super::{Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Strategy, in_order};
 use crate::ids::MachineId;
 use crate::units::SimTime;
 
@@ -32,8 +32,6 @@ pub struct Hogbatch {
     pub growth: u32,
 }
 
-const MOST_EXAMPLES: u32 = 1 << 24;
-
 impl Kind for Hogbatch {
     const CARD: Card = Card {
         name: "hogbatch",
@@ -49,18 +47,12 @@ impl Kind for Hogbatch {
                 values: KnobValues::Count { from: 0, to: u32::MAX },
                 typical: Typical::Count(1),
             },
-            Knob {
-                name: "small_batch",
-                meaning: "b_small, the smallest mini-batch, with which the other machines begin",
-                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
-                typical: Typical::Count(4),
-            },
-            Knob {
-                name: "large_batch",
-                meaning: "b_large, the largest mini-batch",
-                values: KnobValues::Count { from: 1, to: MOST_EXAMPLES },
-                typical: Typical::Count(64),
-            },
+            Knob::mini_batch(
+                "small_batch",
+                "b_small, the smallest mini-batch, with which the other machines begin",
+                4,
+            ),
+            Knob::mini_batch("large_batch", "b_large, the largest mini-batch", 64),
             Knob {
                 name: "growth",
                 meaning: "α, the factor by which mini-batches grow and shrink",
@@ -112,15 +104,8 @@ impl Kind for Hogbatch {
 
 impl Hogbatch {
     fn check(self) -> Result<(), ProtocolError> {
-        let Hogbatch { small_batch, large_batch, .. } = self;
-        if small_batch <= large_batch {
-            return Ok(());
-        }
-        let reason = format!(
-            "`small_batch` is {small_batch} but `large_batch` is {large_batch}; it must be at \
-             least `small_batch`"
-        );
-        Err(ProtocolError::Knobs { strategy: Self::CARD.name, reason })
+        let bounds = (("small_batch", self.small_batch), ("large_batch", self.large_batch));
+        in_order(Self::CARD.name, bounds.0, bounds.1)
     }
 }
 

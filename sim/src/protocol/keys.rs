@@ -3,7 +3,7 @@
 use super::blocks::{Block, Cut};
 use super::{
     Action, Application, Blocked, Cycle, Event, Memory, ModelPart, Parcel, Progress, ProtocolError,
-    Roster, ServerRule, Stage, Strategy, Term, Update,
+    Roster, ServerRule, Stage, Strategy, Term, Update, blocked_at, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -189,11 +189,7 @@ impl Strategy for Keys {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let own =
-            event.machine().and_then(|id| Some((id, self.machines.get(id.index())?.position)));
-        let Some((id, position)) = own else {
-            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
-        };
+        let (id, position) = whereabouts(event, &self.machines, |own| own.position)?;
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 let (version, blocks) = (self.version, self.blocks.clone());
@@ -226,11 +222,7 @@ impl Strategy for Keys {
             }
             Position::Absent | Position::Computes => None,
         };
-        let blocked = |id: MachineId| {
-            let waits_for = waits_for(self.machines[id.index()].position)?;
-            Some(Blocked { who: id.to_string(), waits_for })
-        };
-        self.roster.machine_ids().filter_map(blocked).collect()
+        blocked_at(self.machines.iter().map(|own| own.position), waits_for)
     }
 
     fn progress(&self) -> Progress {

@@ -663,6 +663,48 @@ pub struct Progress {
     pub cycles: Vec<u64>,
 }
 
+/// The machine that an event happened to, and where it stands among all of them.
+fn whereabouts<M, P>(
+    event: Event,
+    machines: &[M],
+    position: impl Fn(&M) -> P,
+) -> Result<(MachineId, P), ProtocolError> {
+    let machine = event.machine();
+    let own = machine.and_then(|machine| Some((machine, position(machines.get(machine.index())?))));
+    own.ok_or_else(|| {
+        let reason = format!("there are {} machines", machines.len());
+        ProtocolError::OutOfPlace { event, reason }
+    })
+}
+
+/// The machines that wait, from the position of each in order and what one waits for there.
+fn blocked_at<P>(
+    positions: impl Iterator<Item = P>,
+    waits_for: impl Fn(P) -> Option<String>,
+) -> Vec<Blocked> {
+    let machines = (0..).map(MachineId).zip(positions);
+    let blocked = |(machine, position): (MachineId, P)| {
+        Some(Blocked { who: machine.to_string(), waits_for: waits_for(position)? })
+    };
+    machines.filter_map(blocked).collect()
+}
+
+/// Refuses a lower bound above its upper one.
+fn in_order(
+    strategy: &'static str,
+    (lower_name, lower): (&str, u32),
+    (upper_name, upper): (&str, u32),
+) -> Result<(), ProtocolError> {
+    if lower <= upper {
+        return Ok(());
+    }
+    let reason = format!(
+        "`{lower_name}` is {lower} but `{upper_name}` is {upper}; it must be at least \
+         `{lower_name}`"
+    );
+    Err(ProtocolError::Knobs { strategy, reason })
+}
+
 /// Where the model is that machines read and change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {

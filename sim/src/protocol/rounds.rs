@@ -4,6 +4,7 @@
 use super::{
     Action, Application, Block, Blocked, Change, Cut, Cycle, Event, LocalMomentum, ModelPart,
     OuterRule, Parcel, Progress, ProtocolError, Roster, ServerRule, Stage, Strategy, Term, Update,
+    blocked_at, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -174,10 +175,7 @@ impl Strategy for Rounds {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let position = event.machine().and_then(|machine| self.machines.get(machine.index()));
-        let Some((machine, position)) = event.machine().zip(position.copied()) else {
-            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
-        };
+        let (machine, position) = whereabouts(event, &self.machines, |own| *own)?;
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.machines[machine.index()] = Position::Started;
@@ -208,11 +206,7 @@ impl Strategy for Rounds {
             Position::AwaitsModel => Some("its model from the model server".to_owned()),
             Position::Absent | Position::Steps(_) | Position::Pushes => None,
         };
-        let blocked = |machine: MachineId| {
-            let waits_for = waits_for(self.machines[machine.index()])?;
-            Some(Blocked { who: machine.to_string(), waits_for })
-        };
-        self.roster.machine_ids().filter_map(blocked).collect()
+        blocked_at(self.machines.iter().copied(), waits_for)
     }
 
     fn progress(&self) -> Progress {

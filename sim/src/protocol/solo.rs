@@ -3,7 +3,8 @@
 
 use super::{
     Action, Application, Blocked, Change, Cycle, Event, Exchange, ModelPart, Parcel, Progress,
-    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update, blocked_at,
+    whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::{SimDuration, SimTime};
@@ -165,11 +166,7 @@ impl Strategy for Solo {
         actions: &mut Vec<Action>,
     ) -> Result<(), ProtocolError> {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
-        let own =
-            event.machine().and_then(|id| Some((id, self.machines.get(id.index())?.position)));
-        let Some((id, position)) = own else {
-            return Err(out_of_place(format!("there are {} machines", self.machines.len())));
-        };
+        let (id, position) = whereabouts(event, &self.machines, |own| own.position)?;
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.habit.started(id, now);
@@ -187,12 +184,11 @@ impl Strategy for Solo {
     }
 
     fn blocked(&self) -> Vec<Blocked> {
-        let waits = |id: &MachineId| self.machines[id.index()].position == Position::AwaitsModel;
-        let blocked = |id: MachineId| Blocked {
-            who: id.to_string(),
-            waits_for: "its model from the model server".to_owned(),
+        let waits_for = |position: Position| {
+            let waits = position == Position::AwaitsModel;
+            waits.then(|| "its model from the model server".to_owned())
         };
-        self.roster.machine_ids().filter(waits).map(blocked).collect()
+        blocked_at(self.machines.iter().map(|own| own.position), waits_for)
     }
 
     fn progress(&self) -> Progress {
