@@ -282,8 +282,10 @@ fn picture(experiment: &Experiment, placed: &[Placed], choice: Option<&System>) 
     let title = format!("{}: strategies{}", experiment.name, target.unwrap_or_default());
     let x = Axis::log("time per update", "s");
     let mut figure = Figure::new(title, x, Axis::log("updates to target", ""));
-    let systems: Vec<&System> =
+    let mut systems: Vec<&System> =
         placed.iter().filter_map(|(_, system)| system.as_ref().ok()).collect();
+    // Last, so that no other point hides it.
+    systems.sort_by_key(|system| choice == Some(*system));
     let mut unreached = Vec::new();
     for system in &systems {
         let standing = system.standing;

@@ -163,7 +163,7 @@ fn a_real_run_parts_from_a_simulation_at_an_event_that_is_named() {
     let parting = &object["difference"]["first_in_time"];
     assert!(parting["who"].is_string() && parting["by_s"].is_number(), "{object}");
     let actors = object["difference"]["actors"].as_array().expect("one row each");
-    assert_eq!(actors.len(), 4 + 1, "four machines and the FC server");
+    assert_eq!(actors.len(), 4 + 2, "four machines, the FC server and the model server");
     let missing = program().arg("trace").arg(bench.path("nowhere")).output().expect("it starts");
     assert_eq!(code(&missing), 3, "{}", error_text(&missing));
 }

@@ -10,7 +10,10 @@ use serde::Serialize;
 /// Two runs of one scenario compared, span by span.
 ///
 /// The n-th span of a name of an actor in one run belongs to the n-th of that name of that actor in
-/// the other, whatever else happens in between.
+/// the other, whatever else happens in between; so do the n-th updates.
+///
+/// Spans of a paced run are those of its protocol: they end when they should, unless they were late.
+/// Its updates have the instants at which they were really applied.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// By how much the ends of two spans must differ to count as parted, in seconds.
@@ -23,7 +26,7 @@ pub struct Difference {
     pub time_per_update_s: [Option<f64>; 2],
     /// Mean staleness of both.
     pub staleness: [f64; 2],
-    /// One row for each machine, and the FC server.
+    /// One row for each machine, the FC server, and the updates of the model server.
     pub actors: Vec<ActorDifference>,
 }
 
@@ -102,25 +105,32 @@ impl Difference {
         let apart = |(_, _, (a, b)): &&(usize, &'static str, Pair<'_>)| {
             a.to.max(b.to) - a.to.min(b.to) > tolerance
         };
-        let first_in_time = all.iter().find(apart).map(|(nth, name, (a, b))| Parting {
-            who: a.who.to_string(),
-            what: name,
-            earlier: *nth,
-            first_s: a.to.as_secs_f64(),
-            second_s: b.to.as_secs_f64(),
-            by_s: signed(a.to, b.to),
-        });
+        let of_spans = all
+            .iter()
+            .find(apart)
+            .map(|(nth, name, (a, b))| Parting::new(a.who.to_string(), name, *nth, (a.to, b.to)));
+        let updates: Vec<(SimTime, SimTime)> =
+            first.updates.iter().zip(&second.updates).map(|(a, b)| (a.time, b.time)).collect();
+        let late = |(_, (a, b)): &(usize, (SimTime, SimTime))| *a.max(b) - *a.min(b) > tolerance;
+        let of_updates =
+            updates.iter().copied().enumerate().find(late).map(|(nth, times)| {
+                Parting::new("the model server".to_owned(), "update", nth, times)
+            });
+        let partings = of_spans.into_iter().chain(of_updates);
+        let first_in_time = partings.min_by(|a, b| a.first_s.total_cmp(&b.first_s));
         let rows = actors.into_iter().map(|(who, only)| {
             let own = all.iter().map(|(_, _, pair)| *pair).filter(|(a, _)| a.who == who);
             ActorDifference::of(who, &own.collect::<Vec<_>>(), only)
         });
+        let counts = [first, second].map(|trace| trace.updates.len());
+        let of_model_server = ActorDifference::of_updates(&updates, counts);
         Difference {
             tolerance_s: tolerance.as_secs_f64(),
             first_in_time,
             first_in_order: order_parting(first, second),
             time_per_update_s: [first, second].map(Trace::time_per_update_s),
             staleness: [first, second].map(|trace| trace.staleness().mean),
-            actors: rows.collect(),
+            actors: rows.chain([of_model_server]).collect(),
         }
     }
 
@@ -144,6 +154,18 @@ impl Difference {
             ),
         };
         format!("{order}\n{time}")
+    }
+}
+
+impl Parting {
+    fn new(
+        who: String,
+        what: &'static str,
+        earlier: usize,
+        (first, second): (SimTime, SimTime),
+    ) -> Self {
+        let (first_s, second_s) = (first.as_secs_f64(), second.as_secs_f64());
+        Parting { who, what, earlier, first_s, second_s, by_s: second_s - first_s }
     }
 }
 
@@ -173,13 +195,11 @@ fn order_parting(first: &Trace, second: &Trace) -> Option<OrderParting> {
 }
 
 impl ActorDifference {
-    #[expect(clippy::cast_precision_loss, reason = "spans stay far below 2⁵³")]
     fn of(who: Actor, pairs: &[Pair<'_>], (only_first, only_second): (usize, usize)) -> Self {
         let computes = |span: &&Span| span.doing.is_computation();
         let moves = |span: &&Span| !span.doing.is_computation();
         let (ours, theirs) = (|| pairs.iter().map(|(a, _)| *a), || pairs.iter().map(|(_, b)| *b));
         let ends: Vec<f64> = pairs.iter().map(|(a, b)| signed(a.to, b.to)).collect();
-        let squares = ends.iter().fold(0.0, |sum, end| sum + end * end);
         ActorDifference {
             who: who.to_string(),
             matched: pairs.len(),
@@ -187,10 +207,31 @@ impl ActorDifference {
             only_second,
             computation_s: [mean(ours().filter(computes)), mean(theirs().filter(computes))],
             message_s: [mean(ours().filter(moves)), mean(theirs().filter(moves))],
-            end_rms_s: (squares / ends.len().max(1) as f64).sqrt(),
+            end_rms_s: root_mean_square(&ends),
             drift_s: ends.last().copied().unwrap_or(0.0),
         }
     }
+
+    /// The model server's row: when updates were applied.
+    fn of_updates(times: &[(SimTime, SimTime)], [first, second]: [usize; 2]) -> Self {
+        let ends: Vec<f64> = times.iter().map(|(a, b)| signed(*a, *b)).collect();
+        ActorDifference {
+            who: "model server".to_owned(),
+            matched: times.len(),
+            only_first: first - times.len(),
+            only_second: second - times.len(),
+            computation_s: [0.0; 2],
+            message_s: [0.0; 2],
+            end_rms_s: root_mean_square(&ends),
+            drift_s: ends.last().copied().unwrap_or(0.0),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "spans stay far below 2⁵³")]
+fn root_mean_square(values: &[f64]) -> f64 {
+    let squares = values.iter().fold(0.0, |sum, value| sum + value * value);
+    (squares / values.len().max(1) as f64).sqrt()
 }
 
 /// Mean length in seconds; 0 of no span.
