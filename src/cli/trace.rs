@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::progress::Silent;
-use super::run_folder::{self, write_figures, write_table};
+use super::run_folder::{self, Circumstances, write_figures, write_head, write_table};
 use super::runs::{read_state, timing_of};
 use super::{Output, TraceOptions, json};
 use crate::config::{self, Experiment, Overrides};
@@ -18,6 +18,7 @@ use crate::report::figure::Source;
 use crate::report::table::{Cell, SummaryTable};
 use crate::report::timeline::{Difference, Window, event_table, gantt, perfetto};
 use crate::run::{self, Kind};
+use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, StoreError, read_json};
 
 /// Part of the time per update by which events must differ to part, where nothing else is said.
@@ -78,10 +79,19 @@ fn unusable(path: &Path, reason: &str) -> Failure {
 
 /// `omnivore trace RUN`.
 pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
     let kept = Kept::open(path)?;
     let other = options.against.as_deref().map(Kept::open).transpose()?;
     let window = window(options, &kept.trace)?;
     let folder = run_folder::open(output, "trace", &kept.name)?;
+    let about = Circumstances {
+        verb: "trace",
+        kind: kept.kind,
+        set: &[],
+        elapsed_s: watch.elapsed().as_secs_f64(),
+        data: None,
+    };
+    write_head(&folder, &kept.experiment, &about)?;
     write_events(&folder, "", &kept)?;
     let mut panels = vec![picture(&kept, window)];
     let mut object = json::head("trace", &kept.experiment, kept.kind);

@@ -8,7 +8,8 @@ use rand::RngExt;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{
-    Evaluation, Gradient, InitialModel, Objective, ParameterLayout, Parameters, draw_examples,
+    Axis, Connections, Evaluation, Gradient, InitialModel, Objective, ParameterLayout, Parameters,
+    draw_examples,
 };
 use crate::protocol::{Cycle, Share};
 use crate::rng::{Seed, Stream, stream};
@@ -213,6 +214,24 @@ impl Objective for ProxyNetwork {
             conv: tensor(0, features * hidden, hidden, 2.0 / features as f32),
             fc: tensor(1, hidden * classes, classes, 1.0 / hidden as f32),
         }
+    }
+
+    fn connections(&self) -> Vec<Connections> {
+        let ProxyShape { features, hidden, classes } = self.data.shape;
+        let units = |stride| Some(Axis { layer: 0, units: hidden, stride });
+        let parts = [
+            (features * hidden, units(1), None),
+            (hidden, units(1), None),
+            (hidden * classes, None, units(classes)),
+            (classes, None, None),
+        ];
+        let mut end = 0;
+        let mut connections = Vec::new();
+        for (length, to, from) in parts {
+            connections.push(Connections { range: end..end + length, to, from });
+            end += length;
+        }
+        connections
     }
 
     #[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
