@@ -64,7 +64,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     };
     write_head(&folder, &experiment, &about)?;
     let mut object = json::head("calibrate", &experiment, Kind::Emulated);
-    object.insert("fit".into(), json::value(&calibration.fit));
+    object.insert("fit".into(), json::value(&calibration.proxy));
     object.insert("profiles".into(), json::value(&calibration.profiles));
     object.insert("cost".into(), json!({ "real_gradients": calibration.real_gradients }));
     folder.write_json("summary.json", &object)?;
@@ -197,16 +197,27 @@ pub fn calibration_figures(lab: &Lab, calibration: &Calibration) -> Result<Vec<F
 }
 
 fn fit_table(calibration: &Calibration) -> SummaryTable {
-    let fit = &calibration.fit;
-    let mut table = SummaryTable::new("proxy network, fitted", ["quantity", "value"]);
-    let mut row = |name: &str, cell| table.rows.push(vec![Cell::Text(name.to_owned()), cell]);
-    row("learning-rate scale s", Cell::number(fit.learning_rate_scale));
-    row("loss slope x1", Cell::number(fit.loss_slope));
-    row("loss intercept x0", Cell::number(fit.loss_intercept));
-    row("opening updates", Cell::Integer(fit.opening_updates));
-    row("residual sd of ln loss", Cell::number(fit.residual_sd));
-    row("identifiability (1 = s not pinned)", Cell::number(fit.identifiability));
-    row("real gradients used", Cell::Integer(calibration.real_gradients));
+    let ensemble = &calibration.proxy;
+    let known = &ensemble.identifiability;
+    let title = "proxy network: best setting, and 90 % interval over those that are nearly as good";
+    let mut table = SummaryTable::new(title, ["quantity", "value", "low", "high"]);
+    let mut row = |name: &str, [value, low, high]: [Cell; 3]| {
+        table.rows.push(vec![Cell::Text(name.to_owned()), value, low, high]);
+    };
+    let numbers = |value: f64, [low, high]: [f64; 2]| [value, low, high].map(Cell::number);
+    let alone = |cell: Cell| [cell, Cell::Absent, Cell::Absent];
+    let best = &ensemble.best;
+    row("learning-rate scale s", numbers(best.learning_rate_scale, known.learning_rate_scale));
+    row("loss slope x1", numbers(best.loss_slope, known.loss_slope));
+    row("loss intercept x0", numbers(best.loss_intercept, known.loss_intercept));
+    let [low, high] = known.opening_updates;
+    row("opening updates", [best.opening_updates, low, high].map(Cell::Integer));
+    row("members of the ensemble", alone(Cell::Integer(ensemble.members.len() as u64)));
+    row("residual sd of ln loss", alone(Cell::number(ensemble.residual_sd)));
+    row("inflation of the interval", alone(Cell::number(ensemble.inflation)));
+    row("independent observations", alone(Cell::number(known.independent_observations)));
+    row("condition of the parameters", alone(Cell::optional(known.condition)));
+    row("real gradients used", alone(Cell::Integer(calibration.real_gradients)));
     table
 }
 

@@ -1,12 +1,14 @@
 //! The JSON contract of CLI.md.
 
+use omnivore_sim::analytic::StalenessMomentum;
+use omnivore_sim::cluster::{MomentumError, MomentumReport};
 use omnivore_sim::ids::MachineId;
 use omnivore_sim::trace::{StalenessSummary, Trace, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::config::Experiment;
-use crate::predict::Prediction;
+use crate::config::{Experiment, Target};
+use crate::predict::{Crossing, Curve, Prediction};
 use crate::run::{Kind, Outcome};
 
 /// Version of every object.
@@ -85,6 +87,11 @@ pub fn run(
             "in_flight": trace.traffic.in_flight.0,
         })),
     );
+    put("implicit_momentum", Some(staleness_momentum(experiment, outcome)));
+    put("momentum", outcome.momentum.as_ref().map(measured_momentum));
+    if let Some(prediction) = prediction {
+        put_prediction(&mut put, experiment, prediction);
+    }
     put("examples", Some(value(&trace.examples)));
     put("paced", (outcome.kind == Kind::Measured).then(|| outcome.lateness.is_some().into()));
     put("late_iterations", outcome.lateness.map(|late| late.late_cycles.into()));
@@ -104,6 +111,52 @@ fn staleness(trace: &Trace) -> Value {
         object["blocks"] = blocks.into();
     }
     object
+}
+
+/// The momentum that the staleness of the run stands for, and whether the law 1 − 1/g may be used.
+fn staleness_momentum(experiment: &Experiment, outcome: &Outcome) -> Value {
+    let StalenessSummary { mean, sd, .. } = outcome.trace.staleness();
+    let of = StalenessMomentum::of(mean, sd, experiment.run.explicit_momentum);
+    json!({
+        "value": number(of.implicit),
+        "total": number(of.total),
+        "deviation_ratio": number(of.deviation_ratio),
+        "law_holds": of.law_holds(),
+    })
+}
+
+fn measured_momentum(measured: &Result<MomentumReport, MomentumError>) -> Value {
+    match measured {
+        Ok(report) => value(report),
+        Err(error) => json!({ "refused": error.to_string() }),
+    }
+}
+
+/// What a prediction says beside its curve.
+fn put_prediction(
+    put: &mut impl FnMut(&str, Option<Value>),
+    experiment: &Experiment,
+    prediction: &Prediction,
+) {
+    let last = |curve: &Option<Curve>| curve.as_ref()?.values.last().copied().map(number);
+    put("accuracy", last(&prediction.accuracy));
+    put("validation_loss", last(&prediction.validation_loss));
+    if let Some(limit) = prediction.stability {
+        let rates = json!({
+            "predicted": limit.predicted.map(number),
+            "analytic": limit.analytic.map(number),
+        });
+        put("largest_safe_learning_rate", Some(rates));
+    }
+    if let Some(Target::Loss(loss)) = experiment.run.target {
+        put("probability_of_reaching", Some(number(prediction.probability_of_reaching(loss))));
+        let reached = prediction.reaches(loss);
+        put("updates_to_target", reached.map(|crossing| number(crossing.updates)));
+        put("time_to_target_s", reached.map(|crossing| number(crossing.time_s)));
+        let (low, high) = prediction.reaches_between(loss);
+        let end = |end: Option<Crossing>| end.map_or("inf".into(), |c| number(c.updates));
+        put("updates_to_target_interval", Some(json!([end(low), end(high)])));
+    }
 }
 
 /// Busy time over makespan, per machine and for a merged FC server.
@@ -144,13 +197,20 @@ fn predicted_curve(prediction: &Prediction) -> Vec<Value> {
     let curve = &prediction.loss;
     (0..curve.values.len())
         .map(|i| {
-            json!({
+            let mut object = json!({
                 "update": curve.updates[i],
                 "time_s": number(curve.times_s[i]),
                 "loss": number(curve.values[i]),
                 "low": number(prediction.low[i]),
                 "high": number(prediction.high[i]),
-            })
+            });
+            if let Some(loss) = &prediction.validation_loss {
+                object["validation_loss"] = number(loss.values[i]);
+            }
+            if let Some(accuracy) = &prediction.accuracy {
+                object["accuracy"] = number(accuracy.values[i]);
+            }
+            object
         })
         .collect()
 }

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use omnivore_sim::cluster::{Record, Scenario, Timing};
+use omnivore_sim::analytic::StalenessMomentum;
+use omnivore_sim::cluster::{MomentumEstimate, MomentumReport, Record, Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::objective::{NoisyQuadratic, Objective};
+use omnivore_sim::objective::NoisyQuadratic;
 use omnivore_sim::protocol::Progress;
-use omnivore_sim::trace::Trace;
+use omnivore_sim::trace::{StalenessSummary, Trace};
 use omnivore_sim::units::SimDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,12 +19,12 @@ use super::run_folder::{self, Circumstances, print_summary, write_head, write_ru
 use super::setup::overrides;
 use super::{Beginning, Common, Output, json};
 use crate::config::{
-    self, Experiment, Hardware, Loaded, ObjectiveChoice, Overrides, Pacing as PacingChoice,
-    Quadratic, Sweep,
+    self, Experiment, Hardware, Loaded, Measure, ObjectiveChoice, Overrides,
+    Pacing as PacingChoice, Quadratic, Sweep, Target,
 };
 use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::Goal;
-use crate::predict::{Calibration, Prediction};
+use crate::predict::{Calibration, Curve, Predict, Prediction, with_stability};
 use crate::report::table::{Cell, LongTable, SummaryTable};
 use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
 use crate::runtime::{Checkpoint, Pacing, Stopwatch};
@@ -72,10 +73,23 @@ pub(super) fn simulate_one(
             let calibration: Calibration = read_json(file.full(), "calibration")?;
             let lab = Lab::open(experiment.clone())?;
             let predictor = calibration.predictor(&lab)?;
-            let prediction = predictor.predict(scenario).map_err(Failure::internal)?;
-            Ok((run::simulate(scenario, None, &Silent)?, Some(prediction)))
+            predicted(&predictor, scenario, calibration.effective_curvature)
+        }
+        Some(ObjectiveChoice::FittedQuadratic(file)) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            let predictor = calibration.quadratic_predictor(experiment)?;
+            predicted(&predictor, scenario, calibration.effective_curvature)
         }
     }
+}
+
+fn predicted(
+    predictor: &dyn Predict,
+    scenario: &Scenario,
+    curvature: Option<f64>,
+) -> Result<(Outcome, Option<Prediction>), Failure> {
+    let prediction = with_stability(predictor, scenario, curvature).map_err(Failure::internal)?;
+    Ok((run::simulate(scenario, None, &Silent)?, Some(prediction)))
 }
 
 fn on_quadratic(
@@ -84,8 +98,13 @@ fn on_quadratic(
     of: &Quadratic,
 ) -> Result<(Outcome, Option<Prediction>), Failure> {
     let mut objective = quadratic(experiment, of)?;
-    let objective: &mut dyn Objective = &mut objective;
-    Ok((run::simulate(scenario, Some(objective), &Silent)?, None))
+    let outcome = if experiment.run.measure.contains(&Measure::Momentum) {
+        let probed = Box::new(objective.clone());
+        run::simulate_with_probe(scenario, &mut objective, probed, &Silent)?
+    } else {
+        run::simulate(scenario, Some(&mut objective), &Silent)?
+    };
+    Ok((outcome, None))
 }
 
 /// The quadratic that an experiment describes.
@@ -219,6 +238,22 @@ fn summary(
     let staleness = trace.staleness();
     row("staleness, mean", Cell::number(staleness.mean));
     row("staleness, sd", Cell::number(staleness.sd));
+    let StalenessSummary { mean, sd, .. } = staleness;
+    let momentum = StalenessMomentum::of(mean, sd, experiment.run.explicit_momentum);
+    let law = if momentum.law_holds() { "" } else { "; the law 1 - 1/g does not hold" };
+    let text = format!("{:.3}{law}", momentum.implicit);
+    row("implicit momentum by staleness", Cell::Text(text));
+    if let Some(measured) = &outcome.momentum {
+        let cells = match measured {
+            Ok(MomentumReport { total, implicit }) => [*total, *implicit].map(|estimate| {
+                let MomentumEstimate { value, low, high } = estimate;
+                Cell::Text(format!("{value:.3} [{low:.3}, {high:.3}]"))
+            }),
+            Err(error) => [Cell::Text(error.to_string()), Cell::Absent],
+        };
+        let names = ["total momentum, measured", "implicit momentum, measured"];
+        names.into_iter().zip(cells).for_each(|(name, cell)| row(name, cell));
+    }
     if let Some(point) = trace.curve.last() {
         row("training loss at the end", Cell::number(point.evaluation.loss));
         row("validation loss at the end", Cell::optional(point.evaluation.validation_loss));
@@ -229,12 +264,28 @@ fn summary(
         row("training loss at the end", Cell::optional(prediction.loss.values.last().copied()));
         row("  90 % interval, low", Cell::optional(prediction.low.get(last).copied()));
         row("  90 % interval, high", Cell::optional(prediction.high.get(last).copied()));
+        let end = |curve: &Option<Curve>| curve.as_ref().and_then(|c| c.values.last().copied());
+        row("validation loss at the end", Cell::optional(end(&prediction.validation_loss)));
+        row("accuracy at the end", Cell::optional(end(&prediction.accuracy)));
+        if let Some(limit) = prediction.stability {
+            row("largest safe learning rate, predicted", Cell::optional(limit.predicted));
+            row("largest safe learning rate, analytic", Cell::optional(limit.analytic));
+        }
+        if let Some(Target::Loss(loss)) = experiment.run.target {
+            let crossing = prediction.reaches(loss);
+            row("updates to target", Cell::optional(crossing.map(|c| c.updates)));
+            row("time to target (s)", Cell::optional(crossing.map(|c| c.time_s)));
+            let probability = prediction.probability_of_reaching(loss);
+            row("probability of reaching it (%)", Cell::number(100.0 * probability));
+        }
     }
     if let Some(target) = experiment.run.target {
         let goal = Goal::new(target);
-        let crossing = goal.reached(&trace.curve);
-        row(&format!("updates to {goal}"), Cell::optional(crossing.map(|c| c.updates)));
-        row(&format!("time to {goal} (s)"), Cell::optional(crossing.map(|c| c.time_s)));
+        if prediction.is_none() {
+            let crossing = goal.reached(&trace.curve);
+            row(&format!("updates to {goal}"), Cell::optional(crossing.map(|c| c.updates)));
+            row(&format!("time to {goal} (s)"), Cell::optional(crossing.map(|c| c.time_s)));
+        }
     }
     if let Some(divergence) = &trace.diverged {
         let text =
@@ -397,7 +448,10 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
 /// experiment names.
 pub(super) fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
     let profiles = match (&experiment.hardware, &experiment.objective) {
-        (Hardware::ThisMachine, Some(ObjectiveChoice::Calibration(file))) => {
+        (
+            Hardware::ThisMachine,
+            Some(ObjectiveChoice::Calibration(file) | ObjectiveChoice::FittedQuadratic(file)),
+        ) => {
             let calibration: Calibration = read_json(file.full(), "calibration")?;
             calibration.profiles
         }

@@ -17,7 +17,7 @@ use super::{Common, json};
 use crate::config::{self, Experiment, ObjectiveChoice};
 use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::{Goal, Interval, Placed, Standing, System, place, strategies};
-use crate::predict::{Calibration, Predictor};
+use crate::predict::{Calibration, Predict};
 use crate::profile::Profile;
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 use crate::report::table::{Cell, LongTable, SummaryTable};
@@ -27,8 +27,8 @@ use crate::store::{RunFolder, read_json};
 
 /// How updates to target are foreseen.
 enum Judge {
-    /// By the proxy network that a calibration has fitted, to a training loss.
-    Proxy(Box<Predictor>, f64),
+    /// By a predictor that a calibration has fitted, to a training loss.
+    Fitted(Box<dyn Predict>, f64),
     /// By a run on a quadratic.
     Quadratic(Box<omnivore_sim::objective::NoisyQuadratic>, Goal),
     /// Not at all.
@@ -38,7 +38,7 @@ enum Judge {
 impl Judge {
     fn standing(&self, scenario: &Scenario) -> Result<Standing, String> {
         match self {
-            Judge::Proxy(predictor, loss) => {
+            Judge::Fitted(predictor, loss) => {
                 let prediction = predictor.predict(scenario)?;
                 let crossing = prediction.reaches(*loss);
                 let (earliest, latest) = prediction.reaches_between(*loss);
@@ -122,7 +122,14 @@ fn judge_of(experiment: &Experiment, remarks: Remarks) -> Result<(Judge, Vec<Pro
                 calibration.loss_target(experiment.require_target()?).map_err(Failure::input)?;
             let lab = Lab::open(experiment.clone())?;
             let predictor = calibration.predictor(&lab)?;
-            (Judge::Proxy(Box::new(predictor), loss), calibration.profiles)
+            (Judge::Fitted(Box::new(predictor), loss), calibration.profiles)
+        }
+        Some(ObjectiveChoice::FittedQuadratic(file)) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            let loss =
+                calibration.loss_target(experiment.require_target()?).map_err(Failure::input)?;
+            let predictor = calibration.quadratic_predictor(experiment).map_err(Failure::input)?;
+            (Judge::Fitted(Box::new(predictor), loss), calibration.profiles)
         }
         Some(ObjectiveChoice::Quadratic) => {
             let of = experiment.quadratic.as_ref().ok_or_else(|| missing("quadratic"))?;

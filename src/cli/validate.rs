@@ -8,11 +8,11 @@ use super::progress::{Bar, Silent, is_interrupted, remark};
 use super::run_folder::{self, Circumstances, write_figures, write_head, write_table};
 use super::setup::overrides;
 use super::{Common, json};
-use crate::config::{self, Bar as Expectation, Experiment, Validation};
+use crate::config::{self, Bar as Expectation, Execute, Experiment, Validation};
 use crate::predict::{
-    Agreement, Calibration, Case, Coverage, Crossing, Curve, Happened, Regret, Score, Scoring,
-    TruthKeeper, TruthRun, cases, effective_curvature, emulate_truth, predict_case, scenario_of,
-    stability_accuracy, stability_aucs, tells_of_learning, with_references,
+    Agreement, Calibration, Case, Coverage, Crossing, Curve, Happened, QualityErrors, Regret,
+    Score, Scoring, TruthKeeper, TruthRun, cases, measure_truth, predict_case, quality_errors,
+    scenario_of, stability_accuracy, stability_aucs, tells_of_learning, with_references,
 };
 use crate::report::figure::Source;
 use crate::report::html::{Report, ReportFigure};
@@ -49,10 +49,7 @@ pub fn validate(common: &Common) -> Result<(), Failure> {
         saturations_top1: plan.saturations_top1.clone(),
         saturations_top3: plan.saturations_top3.clone(),
     };
-    let predictor = calibration.predictor(&lab)?;
-    let mini_batch = experiment.run.roster.mini_batch;
-    let curvature = effective_curvature(&predictor, mini_batch, experiment.run.updates);
-    let scores = Scores::of(&scoring, &cases, curvature.map_err(Failure::internal)?);
+    let scores = Scores::of(&scoring, &cases, calibration.effective_curvature);
     let verdicts = scores.verdicts(plan);
     let desk = Desk { common, lab: &lab, folder: &folder, calibration: &calibration };
     desk.publish(
@@ -124,7 +121,7 @@ fn measure_and_predict(
     let n_runs = (wanted.len() * plan.seeds.len()) as u64;
     let bar = Bar::new("real runs", n_runs, common.output.remarks());
     let keeper = Kept { folder, bar: &bar };
-    let truths = emulate_truth(lab, profiles, &wanted, &plan.seeds, threads, &keeper, &Silent)?;
+    let truths = measure_truth(lab, profiles, plan, &wanted, threads, &keeper, &Silent)?;
     drop(bar);
     let scenarios: Result<Vec<_>, _> = wanted
         .iter()
@@ -132,13 +129,14 @@ fn measure_and_predict(
         .collect();
     let scenarios = scenarios?;
     let predictor = calibration.predictor(lab)?;
+    let quadratic = calibration.quadratic_predictor(experiment)?;
     let bar = Bar::new("predictions", scenarios.len() as u64, common.output.remarks());
     let predictions: Result<Vec<_>, Failure> = in_parallel(threads, &scenarios, |scenario| {
         if is_interrupted() {
             return Err(Failure::Interrupted("interrupted; run the same command again".to_owned()));
         }
         bar.advance();
-        predict_case(&predictor, scenario).map_err(Failure::internal)
+        predict_case(&predictor, &quadratic, scenario).map_err(Failure::internal)
     })
     .into_iter()
     .collect();
@@ -149,6 +147,8 @@ fn measure_and_predict(
 /// All scores.
 struct Scores {
     predictor: Score,
+    quadratic: Score,
+    qualities: QualityErrors,
     trivial: Score,
     equivalent_momentum: Score,
     noise_floor: Vec<Score>,
@@ -164,6 +164,8 @@ impl Scores {
         let (stability_auc, rule_of_thumb_auc) = stability_aucs(cases);
         Scores {
             predictor: scoring.predictor(cases),
+            quadratic: scoring.quadratic(cases),
+            qualities: quality_errors(cases),
             trivial: scoring.trivial(cases),
             equivalent_momentum: scoring.equivalent_momentum(cases),
             noise_floor: scoring.noise_floor(cases),
@@ -183,6 +185,7 @@ impl Scores {
             Expectation::MedianKError => score.median_k_error(),
             Expectation::P90KError => score.p90_k_error(),
             Expectation::MedianTimeError => score.median_time_error(),
+            Expectation::BestGroupsRatio => score.best_groups_ratio(),
             Expectation::Spearman => score.spearman(),
             Expectation::SpearmanAboveTrivial => self.spearman_above_trivial(),
             Expectation::ReachedAccuracy => score.reached_accuracy(),
@@ -275,6 +278,14 @@ struct Finding<'a> {
 }
 
 impl Desk<'_> {
+    /// What the truth is worth.
+    fn kind(&self) -> Kind {
+        match self.lab.experiment().validation.as_ref().map(|plan| plan.execute) {
+            Some(Execute::Train) => Kind::Measured,
+            _ => Kind::Emulated,
+        }
+    }
+
     fn publish(&self, finding: &Finding<'_>, elapsed_s: f64) -> Result<(), Failure> {
         let Desk { common, lab, folder, .. } = self;
         let experiment = lab.experiment();
@@ -282,7 +293,7 @@ impl Desk<'_> {
         write_table(folder, "residuals", &residual_table(&rows)?)?;
         let about = Circumstances {
             verb: "validate",
-            kind: Kind::Emulated,
+            kind: self.kind(),
             set: &common.set,
             elapsed_s,
             data: Some(lab.data()),
@@ -329,6 +340,7 @@ impl Desk<'_> {
         let calibration = calibration_figures(self.lab, self.calibration)?;
         let beside = vec![
             own.clone(),
+            forecast_figure("noisy quadratic", cases, scoring, |c| &c.quadratic),
             forecast_figure("curve of g = 1", cases, scoring, |c| &c.trivial),
             forecast_figure("equivalent momentum", cases, scoring, |c| &c.equivalent_momentum),
             forecast_figure("one real run", cases, scoring, |c| &c.runs[0]),
@@ -345,7 +357,7 @@ impl Desk<'_> {
 
     fn object(&self, finding: &Finding<'_>, rows: &[Residual<'_>]) -> Map<String, Value> {
         let Finding { scores, scoring, verdicts, .. } = finding;
-        let mut object = json::head("validate", self.lab.experiment(), Kind::Emulated);
+        let mut object = json::head("validate", self.lab.experiment(), self.kind());
         object.extend(score_object(&scores.predictor));
         let mut put = |key: &str, value: Option<f64>| {
             if let Some(value) = value {
@@ -355,6 +367,8 @@ impl Desk<'_> {
         put("interval_coverage", scores.coverage.updates_to_target);
         put("interval_coverage_where_reached", scores.coverage.where_reached);
         put("curve_coverage", scores.coverage.curve);
+        put("validation_loss_error", scores.qualities.validation_loss);
+        put("accuracy_error", scores.qualities.accuracy);
         put("stability_auc", scores.stability_auc);
         put("rule_of_thumb_auc", scores.rule_of_thumb_auc);
         put("effective_curvature", scores.effective_curvature);
@@ -365,6 +379,7 @@ impl Desk<'_> {
         object.insert("saturations".into(), saturations);
         object.insert("budget".into(), json::number(scoring.budget));
         let baselines = json!({
+            "quadratic": score_object(&scores.quadratic),
             "trivial": score_object(&scores.trivial),
             "equivalent_momentum": score_object(&scores.equivalent_momentum),
         });
@@ -372,7 +387,8 @@ impl Desk<'_> {
         object.insert("noise_floor".into(), noise_object(&scores.noise_floor));
         let bars: Vec<Value> = verdicts.iter().map(verdict_object).collect();
         object.insert("bars".into(), bars.into());
-        object.insert("fit".into(), json::value(&self.calibration.fit));
+        object.insert("fit".into(), json::value(&self.calibration.proxy));
+        object.insert("quadratic_fit".into(), json::value(&self.calibration.quadratic));
         let cost = json!({
             "calibration_gradients": self.calibration.real_gradients,
             "configurations": finding.cases.len(),
@@ -387,11 +403,13 @@ impl Desk<'_> {
 
 impl Finding<'_> {
     fn score_table(&self) -> SummaryTable {
-        let Scores { predictor, trivial, equivalent_momentum, noise_floor, .. } = self.scores;
+        let Scores { predictor, quadratic, trivial, equivalent_momentum, noise_floor, .. } =
+            self.scores;
         let names: Vec<String> =
             (1..=noise_floor.len()).map(|number| format!("real run {number}")).collect();
         let mut named = vec![
             ("predictor", predictor),
+            ("noisy quadratic", quadratic),
             ("curve of g = 1", trivial),
             ("equivalent momentum", equivalent_momentum),
         ];
@@ -443,8 +461,29 @@ impl Finding<'_> {
             identifiability(calibration),
         ]
         .into_iter()
+        .chain(self.quality_remark())
+        .chain(self.lateness_remark())
         .chain(failed_runs(calibration))
         .collect()
+    }
+}
+
+impl Finding<'_> {
+    fn quality_remark(&self) -> Option<String> {
+        let QualityErrors { validation_loss, accuracy } = self.scores.qualities;
+        Some(format!(
+            "Median error over the held-out configurations: {:.1} % of the validation loss, {:.1} points of the accuracy in per cent (means over the evaluations).",
+            100.0 * validation_loss?,
+            100.0 * accuracy?,
+        ))
+    }
+
+    fn lateness_remark(&self) -> Option<String> {
+        let late = self.cases.iter().filter_map(|case| case.late_share).reduce(f64::max)?;
+        Some(format!(
+            "Real runs were paced; at most {:.1} % of the cycles of one took longer than prescribed.",
+            100.0 * late,
+        ))
     }
 }
 
@@ -469,16 +508,14 @@ fn failed_runs(calibration: &Calibration) -> Option<String> {
 
 /// What the calibration says of its own parameters.
 fn identifiability(calibration: &Calibration) -> String {
-    /// Below this ratio of scores a learning-rate scale far off explains the runs nearly as well.
-    const PINNED: f64 = 1.25;
-    let fit = &calibration.fit;
-    let verdict =
-        if fit.identifiability >= PINNED { "is pinned down" } else { "is not pinned down" };
+    let known = &calibration.proxy.identifiability;
+    let verdict = if known.pins_the_scale() { "is pinned down" } else { "is not pinned down" };
+    let [low, high] = known.learning_rate_scale;
     format!(
-        "Learning-rate scale s = {:.3} {verdict} by {} calibration runs: the best fit at an ln s at least 0.6 away is {:.2} times worse.",
-        fit.learning_rate_scale,
+        "Learning-rate scale s from {low:.2} to {high:.2} (90 %): it {verdict} within a factor of two by {} calibration runs, which amount to {:.0} independent observations; condition {}.",
         calibration.runs.len(),
-        fit.identifiability,
+        known.independent_observations,
+        known.condition.map_or("unknown".to_owned(), |condition| format!("{condition:.0}")),
     )
 }
 
@@ -499,6 +536,10 @@ fn score_object(score: &Score) -> Map<String, Value> {
         .map(|target| {
             let mut object = agreement_object(&target.agreement);
             object.insert("target".into(), json::number(target.target));
+            if let Some((foretold, truth)) = target.best_groups {
+                let best = json!({ "predicted": foretold, "measured": truth });
+                object.insert("best_groups".into(), best);
+            }
             object.insert("regret_top1".into(), regrets_object(&target.top1));
             object.insert("regret_top3".into(), regrets_object(&target.top3));
             object.into()
@@ -508,11 +549,12 @@ fn score_object(score: &Score) -> Map<String, Value> {
     object
 }
 
-fn headline(score: &Score) -> [(&'static str, Option<f64>); 7] {
+fn headline(score: &Score) -> [(&'static str, Option<f64>); 8] {
     [
         ("median_k_error", score.median_k_error()),
         ("p90_k_error", score.p90_k_error()),
         ("median_time_error", score.median_time_error()),
+        ("best_groups_ratio", score.best_groups_ratio()),
         ("spearman", score.spearman()),
         ("reached_accuracy", score.reached_accuracy()),
         ("regret_top1_max", score.regret_top1_max()),
@@ -596,6 +638,7 @@ fn residual_object(residual: &Residual<'_>) -> Value {
     put("predicted_updates_to_target", case.predictor.crossings[*at], k);
     put("predicted_low", interval.0, k);
     put("predicted_high", interval.1, k);
+    put("quadratic_updates_to_target", case.quadratic.crossings[*at], k);
     put("trivial_updates_to_target", case.trivial.crossings[*at], k);
     put("equivalent_momentum_updates_to_target", case.equivalent_momentum.crossings[*at], k);
     put("time_to_target_s", case.truth.crossings[*at], time);
@@ -614,5 +657,7 @@ fn residual_object(residual: &Residual<'_>) -> Value {
     object.insert("final_loss".into(), json::number(case.truth.final_loss));
     object.insert("predicted_final_loss".into(), json::number(case.predictor.final_loss));
     object.insert("step_over_limit".into(), json::number(case.step_over_limit));
+    let probability = case.prediction.probability_of_reaching(*target);
+    object.insert("probability_of_reaching".into(), json::number(probability));
     object.into()
 }

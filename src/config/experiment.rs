@@ -257,14 +257,8 @@ impl Experiment {
                 mistakes.add(self.mistake("search.groups", Problem::Refused { message, help }));
             }
         }
-        let own_speed = search.execute == Execute::Train && self.run.pacing == Pacing::None;
-        let timing = match self.hardware {
-            Hardware::ThisMachine => None,
-            Hardware::Described(_) => Some("`hardware` names another cluster"),
-            Hardware::WholeCycle { .. } => Some("`cycle_time_ms` gives the times"),
-        };
-        if let (true, Some(timing)) = (own_speed, timing) {
-            mistakes.add(self.mistake("search.execute", Problem::ForeignClock { timing }));
+        if let Some(problem) = self.foreign_clock(search.execute) {
+            mistakes.add(self.mistake("search.execute", problem));
         }
         if mistakes.is_empty() {
             Ok(search)
@@ -273,14 +267,32 @@ impl Experiment {
         }
     }
 
+    /// What is wrong with executing runs on the clock that they would have.
+    fn foreign_clock(&self, execute: Execute) -> Option<Problem> {
+        if execute != Execute::Train || self.run.pacing != Pacing::None {
+            return None;
+        }
+        let timing = match self.hardware {
+            Hardware::ThisMachine => return None,
+            Hardware::Described(_) => "`hardware` names another cluster",
+            Hardware::WholeCycle { .. } => "`cycle_time_ms` gives the times",
+        };
+        Some(Problem::ForeignClock { timing })
+    }
+
     /// The real runs and bars of `validate`, found to fit the run.
     ///
     /// # Errors
-    /// [`ConfigError`] when there is no `[validation]`, or a configuration of its grid is not
-    /// possible.
+    /// [`ConfigError`] when there is no `[validation]`, when a configuration of its grid is not
+    /// possible, or when runs would be executed on a clock that is not their cluster's.
     pub fn require_validation(&self) -> Result<&Validation, ConfigError> {
         let missing = || self.missing(&keys::VALIDATION);
         let validation = self.validation.as_ref().ok_or_else(missing)?;
+        if let Some(problem) = self.foreign_clock(validation.execute) {
+            return Err(ConfigError::Mistake(Box::new(
+                self.mistake("validation.execute", problem),
+            )));
+        }
         let impossible = validation.configurations().into_iter().find_map(|c| {
             self.with(c.groups, c.explicit_momentum, c.learning_rate)
                 .err()

@@ -41,6 +41,11 @@ pub const RUN: Section = Section {
         ),
         key("explicit_momentum", "0.0", "mu in the update rule, between -1 and 1"),
         key("learning_rate", "0.03", "eta in the update rule, above 0"),
+        key(
+            "learning_rate_schedule",
+            "{ steps = { every = 400, factor = 0.1 } }",
+            "or { linear = { over = 800, to = 0.0 } }, { cosine = ... }, \"constant\": how eta changes",
+        ),
         key("weight_decay", "0.0", "lambda in the update rule, at least 0"),
         key("mini_batch", "32", "examples behind one gradient of a group"),
         key(
@@ -56,6 +61,7 @@ pub const RUN: Section = Section {
         key("target", "{ loss = 0.65 }", "or { validation_loss = x }, { accuracy = x }: the goal"),
         key("precision", "\"f32\"", "number format of the computation"),
         key("pacing", "\"none\"", "or \"hardware\": a real run keeps to the hardware file's times"),
+        key("measure", "[\"momentum\"]", "what is measured beside the loss, on the virtual clock"),
         key("seed", "1", "seed of every random number; or give `--seed N`"),
         key(
             "hardware",
@@ -76,7 +82,7 @@ pub const RUN: Section = Section {
         key(
             "objective",
             "\"quadratic\"",
-            "or \"noisy_quadratic\", { calibration = \"FILE\" }: the loss of `simulate`",
+            "or \"noisy_quadratic\", { calibration = \"FILE\" }, { fitted_quadratic = \"FILE\" }: the loss of `simulate`",
         ),
         key(
             "warm_start",
@@ -88,6 +94,24 @@ pub const RUN: Section = Section {
         key("calibration", "{ ... }", "the runs that `calibrate` measures"),
         key("search", "{ ... }", "what `optimize` chooses from"),
         key("validation", "{ ... }", "the real runs on which `validate` scores the predictor"),
+    ],
+};
+
+/// `learning_rate_schedule.steps`.
+pub const SCHEDULE_STEPS: Section = Section {
+    title: "`learning_rate_schedule.steps`",
+    keys: &[
+        key("every", "400", "updates between two changes of the learning rate"),
+        key("factor", "0.1", "by what each change multiplies it, above 0"),
+    ],
+};
+
+/// `learning_rate_schedule.linear` and `.cosine`.
+pub const SCHEDULE_FALL: Section = Section {
+    title: "`learning_rate_schedule.linear` or `.cosine`",
+    keys: &[
+        key("over", "800", "updates until the learning rate has its last value"),
+        key("to", "0.0", "that value over the first one, at least 0"),
     ],
 };
 
@@ -192,7 +216,11 @@ pub const VALIDATION: Section = Section {
             "S in the time K / min(g, S) by which the best prediction is chosen",
         ),
         key("saturations_top3", "[4, 8, 16, 32]", "the same for the best three predictions"),
-        key("execute", "\"emulate\"", "how the truth is made: real gradients on a virtual clock"),
+        key(
+            "execute",
+            "\"emulate\"",
+            "or \"train\": how the truth is made, on a virtual clock or the real one",
+        ),
         key("bars", "{ ... }", "what the score must be, else exit code 4"),
     ],
 };
@@ -214,6 +242,7 @@ pub const VALIDATION_BARS: Section = Section {
         key("median_k_error", "0.15", "largest median relative error of updates to target"),
         key("p90_k_error", "0.35", "largest 90th percentile of it"),
         key("median_time_error", "0.2", "largest median relative error of the time to target"),
+        key("best_groups_ratio", "2.0", "largest factor between best g foretold and true"),
         key("spearman", "0.87", "smallest rank correlation of updates to target"),
         key("spearman_above_trivial", "0.45", "smallest lead over the trivial baseline"),
         key("reached_accuracy", "0.87", "smallest share with `reaches the target` foretold"),

@@ -59,7 +59,7 @@ pub use keys::{KeyInfo, Section};
 pub use overrides::Overrides;
 pub use plan::{Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
 pub use run::{
-    DataChoice, MachineCount, Pacing, Precision, RunConfig, SettingError, Start, Target,
+    DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, SettingError, Start, Target,
     TimingChoice, WarmStart,
 };
 pub use service::Service;

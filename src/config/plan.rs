@@ -24,6 +24,8 @@ pub enum ObjectiveChoice {
     NoisyQuadratic,
     /// A predictor fitted by `calibrate`; the file is not opened here.
     Calibration(FilePath),
+    /// The noisy quadratic fitted by `calibrate`, in the same file.
+    FittedQuadratic(FilePath),
 }
 
 /// A quadratic along independent directions; see `omnivore_sim::objective::NoisyQuadratic`.
@@ -130,8 +132,13 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Plan {
 fn read_objective(reader: &Reader<'_>, context: &Context<'_>) -> Option<ObjectiveChoice> {
     let field = reader.optional("objective")?;
     if let Value::Table(_) = field.node.value {
-        let calibration = field.only_entry(&["calibration"])?;
-        return context.path(&calibration).map(ObjectiveChoice::Calibration);
+        let calibration = field.only_entry(&["calibration", "fitted_quadratic"])?;
+        let path = context.path(&calibration)?;
+        return Some(if calibration.name.ends_with("fitted_quadratic") {
+            ObjectiveChoice::FittedQuadratic(path)
+        } else {
+            ObjectiveChoice::Calibration(path)
+        });
     }
     let (choice, key, section) = field.choice(&[
         ("quadratic", (ObjectiveKind::Plain, "quadratic", &keys::QUADRATIC)),

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::FcPlacement;
+use omnivore_sim::protocol::{FcPlacement, Schedule};
 
 use super::experiment::Experiment;
 use super::files::{FilePath, Input};
 use super::plan::{Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::run::{
-    DataChoice, MachineCount, Pacing, Precision, RunConfig, Start, Target, TimingChoice, WarmStart,
+    DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, Start, Target, TimingChoice,
+    WarmStart,
 };
 use super::service::Service;
 use super::strategy;
@@ -156,7 +157,12 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         .with("fc", fc_word(run.roster.fc))
         .with("strategy", strategy::write(run.strategy))
         .with("explicit_momentum", run.explicit_momentum)
-        .with("learning_rate", run.learning_rate)
+        .with("learning_rate", run.learning_rate);
+    let writer = match run.learning_rate_schedule {
+        Schedule::Constant => writer,
+        schedule => writer.with("learning_rate_schedule", write_schedule(schedule)),
+    };
+    let writer = writer
         .with("weight_decay", run.weight_decay)
         .with("mini_batch", run.roster.mini_batch)
         .with(
@@ -193,6 +199,14 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
             },
         )
         .with("seed", whole(run.seed.0));
+    let words: Vec<&str> = run
+        .measure
+        .iter()
+        .map(|measure| match measure {
+            Measure::Momentum => "momentum",
+        })
+        .collect();
+    let writer = if words.is_empty() { writer } else { writer.with("measure", list(&words)) };
     let writer = match &run.timing {
         TimingChoice::HardwareFile(path) => {
             writer.with("hardware", naming.copied(path, "hardware.toml"))
@@ -212,6 +226,19 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         None => writer,
     };
     table.extend(writer.0);
+}
+
+fn write_schedule(schedule: Schedule) -> toml::Value {
+    let fall = |over: u64, to: f32| Writer::default().with("over", whole(over)).with("to", to);
+    match schedule {
+        Schedule::Constant => "constant".into(),
+        Schedule::Steps { every, factor } => {
+            let table = Writer::default().with("every", whole(every)).with("factor", factor);
+            only("steps", table.value())
+        }
+        Schedule::Linear { over, to } => only("linear", fall(over, to).value()),
+        Schedule::Cosine { over, to } => only("cosine", fall(over, to).value()),
+    }
 }
 
 fn fc_word(fc: FcPlacement) -> &'static str {
@@ -256,6 +283,7 @@ fn write_objective(objective: &ObjectiveChoice, naming: Naming<'_>) -> toml::Val
     match objective {
         ObjectiveChoice::Quadratic => "quadratic".into(),
         ObjectiveChoice::NoisyQuadratic => "noisy_quadratic".into(),
+        ObjectiveChoice::FittedQuadratic(path) => only("fitted_quadratic", naming.path(path)),
         ObjectiveChoice::Calibration(path) => only("calibration", naming.path(path)),
     }
 }

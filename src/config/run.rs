@@ -2,7 +2,7 @@
 
 use omnivore_sim::cluster::SlowGroups;
 use omnivore_sim::protocol::{
-    self, FcPlacement, Grouping, ProtocolError, Roster, StrategySpec, UpdateRule,
+    self, FcPlacement, Grouping, ProtocolError, Roster, Schedule, StrategySpec, UpdateRule,
 };
 use omnivore_sim::rng::Seed;
 
@@ -51,6 +51,8 @@ pub struct RunConfig {
     pub explicit_momentum: f64,
     /// η above 0.
     pub learning_rate: f64,
+    /// How η changes over the updates.
+    pub learning_rate_schedule: Schedule,
     /// λ of at least 0.
     pub weight_decay: f64,
     /// Where a run begins.
@@ -75,6 +77,8 @@ pub struct RunConfig {
     pub pacing: Pacing,
     /// Seed of every random number except those of a warm start.
     pub seed: Seed,
+    /// What is measured beside the loss.
+    pub measure: Vec<Measure>,
     /// What decides how long things take.
     pub timing: TimingChoice,
     /// Groups that take longer than the others, where there are any.
@@ -139,6 +143,13 @@ pub enum Target {
     ValidationLoss(f64),
     /// Share of the validation examples classified correctly, at least.
     Accuracy(f64),
+}
+
+/// Something to be measured on a run beside its loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Total and implicit momentum, at the cost of a second gradient for each update.
+    Momentum,
 }
 
 /// Number format of the computation.
@@ -279,6 +290,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let explicit_momentum = number(reader, "explicit_momentum", Bound::Momentum);
     let learning_rate = number(reader, "learning_rate", Bound::Positive);
     let weight_decay = number(reader, "weight_decay", Bound::NotNegative);
+    let learning_rate_schedule = read_schedule(reader);
     let start = read_start(reader);
     let updates = whole(reader, "updates", 1..=MOST_UPDATES);
     let evaluate_every = whole(reader, "evaluate_every", 1..=MOST_UPDATES);
@@ -287,6 +299,10 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let divergence_loss = number(reader, "divergence_loss", Bound::Positive);
     let target = read_target(reader);
     let precision = read_precision(reader);
+    let measure = match reader.optional("measure") {
+        Some(field) => field.set("words", |item| item.choice(&[("momentum", Measure::Momentum)])),
+        None => Some(Vec::new()),
+    };
     let timing = read_timing(reader, context, updates);
     let pacing = read_pacing(reader, timing.as_ref().map(|(timing, _)| timing));
     let slow_groups = read_slow_groups(reader, timing.as_ref().map(|(timing, _)| timing));
@@ -304,6 +320,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         strategy,
         explicit_momentum: explicit_momentum?,
         learning_rate: learning_rate?,
+        learning_rate_schedule: learning_rate_schedule?,
         weight_decay: weight_decay?,
         start,
         warm_start,
@@ -319,6 +336,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         precision: precision?,
         pacing: pacing?,
         seed: Seed(seed?),
+        measure: measure?,
         timing,
         slow_groups: slow_groups?,
         service,
@@ -459,6 +477,36 @@ fn exclude_each_other<T>(first: &Field<'_>, second: &Field<'_>) -> Option<T> {
     let mistake = Mistake::new(Problem::ExcludeEachOther { keys }, &second.node.place);
     first.mistakes.add(mistake.and(&first.node.place));
     None
+}
+
+/// A constant one where the key is not there.
+fn read_schedule(reader: &Reader<'_>) -> Option<Schedule> {
+    let Some(field) = reader.optional("learning_rate_schedule") else {
+        return Some(Schedule::Constant);
+    };
+    if let Value::Text(_) = field.node.value {
+        return field.choice(&[("constant", Schedule::Constant)]);
+    }
+    let kind = field.only_entry(&["steps", "linear", "cosine"])?;
+    #[expect(clippy::cast_possible_truncation, reason = "the value was checked after rounding")]
+    let factor = |table: &Reader<'_>, key, bound| Some(number(table, key, bound)? as f32);
+    if kind.name.ends_with("steps") {
+        let table = kind.table(&keys::SCHEDULE_STEPS)?;
+        let every = whole(&table, "every", 1..=MOST_UPDATES);
+        let factor = factor(&table, "factor", Bound::Positive);
+        table.close();
+        return Some(Schedule::Steps { every: every?, factor: factor? });
+    }
+    let table = kind.table(&keys::SCHEDULE_FALL)?;
+    let over = whole(&table, "over", 1..=MOST_UPDATES);
+    let to = factor(&table, "to", Bound::NotNegative);
+    table.close();
+    let (over, to) = (over?, to?);
+    Some(if kind.name.ends_with("linear") {
+        Schedule::Linear { over, to }
+    } else {
+        Schedule::Cosine { over, to }
+    })
 }
 
 fn read_start(reader: &Reader<'_>) -> Option<(Start, Option<WarmStart>)> {

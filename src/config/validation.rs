@@ -60,6 +60,9 @@ pub enum Bar {
     MedianKError,
     /// Largest 90th percentile of it.
     P90KError,
+    /// Largest factor between the g of the configuration foretold to be the first at a target and
+    /// that of the one that is.
+    BestGroupsRatio,
     /// Largest median relative error of the time to the target.
     MedianTimeError,
     /// Smallest rank correlation.
@@ -88,10 +91,11 @@ pub enum Bar {
 
 impl Bar {
     /// All bars with their keys.
-    pub const ALL: [(&'static str, Bar); 14] = [
+    pub const ALL: [(&'static str, Bar); 15] = [
         ("median_k_error", Bar::MedianKError),
         ("p90_k_error", Bar::P90KError),
         ("median_time_error", Bar::MedianTimeError),
+        ("best_groups_ratio", Bar::BestGroupsRatio),
         ("spearman", Bar::Spearman),
         ("spearman_above_trivial", Bar::SpearmanAboveTrivial),
         ("reached_accuracy", Bar::ReachedAccuracy),
@@ -128,6 +132,7 @@ impl Bar {
             Bar::MedianKError
             | Bar::P90KError
             | Bar::MedianTimeError
+            | Bar::BestGroupsRatio
             | Bar::IntervalCoverageMost
             | Bar::RegretTop1Max
             | Bar::RegretTop3Max
@@ -242,7 +247,7 @@ fn read_seeds(field: &Field<'_>) -> Option<Vec<u64>> {
 }
 
 fn read_execute(field: &Field<'_>) -> Option<Execute> {
-    field.choice(&[("emulate", Execute::Emulate)])
+    field.choice(&[("emulate", Execute::Emulate), ("train", Execute::Train)])
 }
 
 fn read_bars(field: &Field<'_>) -> Option<Vec<(Bar, f64)>> {

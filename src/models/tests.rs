@@ -162,6 +162,7 @@ fn the_shipped_networks_have_the_parameters_of_their_sources() {
         ("small-cnn", ParameterLayout { conv: 3_424, fc: 17_098 }, 20_522),
         ("lenet", ParameterLayout { conv: 25_570, fc: 405_510 }, 431_080),
         ("cifar10-quick", ParameterLayout { conv: 79_328, fc: 66_250 }, 145_578),
+        ("cifar10-quick-grey", ParameterLayout { conv: 77_728, fc: 66_250 }, 143_978),
         ("caffenet", ParameterLayout { conv: 2_334_080, fc: 58_631_144 }, 60_965_224),
     ];
     for (name, layout, total) in counts {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::OptimizerError;
 use crate::config::{Experiment, Hardware, RunConfig};
 use crate::devices::{DeviceError, DeviceName};
-use crate::predict::{Prediction, Predictor};
+use crate::predict::{Predict, Prediction, Predictor};
 use crate::profile::Profile;
 use crate::run::{RunProgress, timing};
 

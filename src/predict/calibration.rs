@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimDuration;
@@ -12,15 +12,18 @@ use serde::{Deserialize, Serialize};
 
 use super::curve::Curve;
 use super::features::pooled_features;
-use super::fit::{FitError, Observation, ProxyFit, WarmStart, fit};
+use super::fit::{FitError, Observation, ProxyEnsemble, WarmStart, fit};
 use super::monotone::{Direction, MonotoneMap};
+use super::prediction::Qualities;
 use super::proxy::{Predictor, PredictorSetup};
-use crate::config::{ConfigError, Start, Target};
+use super::quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
+use super::stability::effective_curvature;
+use crate::config::{ConfigError, Experiment, Start, Target};
 use crate::profile::Profile;
 use crate::run::{Lab, RunProgress, in_parallel};
 
 /// Version of the calibration file.
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
 
 /// A calibration run as it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,8 +49,14 @@ pub struct Calibration {
     pub start: WarmStart,
     /// Seeds over which the predictor averages.
     pub predictor_seeds: Vec<u64>,
-    /// The fitted proxy.
-    pub fit: ProxyFit,
+    /// The settings of the proxy that explain the runs.
+    pub proxy: ProxyEnsemble,
+    /// The noisy quadratic that explains them best.
+    pub quadratic: QuadraticFit,
+    /// Curvature at which theory and the proxy agree about the largest safe learning rate of one
+    /// group without momentum; absent where the proxy finds every rate safe or none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub effective_curvature: Option<f64>,
     /// From training loss to validation loss, where examples were held out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<MonotoneMap>,
@@ -159,13 +168,18 @@ pub fn calibrate(
         .iter()
         .map(|run| Observation { rule: run.rule, loss: Curve::of_loss(&run.points) })
         .collect();
+    let proxy = fit(&setup, &observations, start)?;
+    let predictor = Predictor::new(setup.clone(), proxy.clone());
+    let effective_curvature = effective_curvature(&predictor, setup.mini_batch, plan.updates);
     Ok(Calibration {
         schema_version: SCHEMA_VERSION,
         network: experiment.network.name.clone(),
         mini_batch: setup.mini_batch,
         start,
         predictor_seeds: plan.predictor_seeds.clone(),
-        fit: fit(&setup, &observations, start)?,
+        proxy,
+        quadratic: fit_quadratic(&observations, setup.mini_batch)?,
+        effective_curvature: effective_curvature.map_err(FitError::Simulation)?,
         validation_loss: map(&runs, Direction::Rising, |p| p.evaluation.validation_loss),
         accuracy: map(&runs, Direction::Falling, |p| p.evaluation.accuracy),
         profiles,
@@ -199,6 +213,7 @@ fn calibration_run(
         },
         strategy: StrategySpec::Sync,
         rule,
+        schedule: Schedule::Constant,
         // Only updates count here; the machine's times are measured apart.
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates,
@@ -230,12 +245,22 @@ fn map(
 }
 
 impl Calibration {
-    /// The predictor for an experiment's data.
+    /// The proxy network for an experiment's data.
     ///
     /// # Errors
     /// [`CalibrationError::Other`] when network, mini-batch or start differ.
     pub fn predictor(&self, lab: &Lab) -> Result<Predictor, CalibrationError> {
-        let run = &lab.experiment().run;
+        self.check_fits(lab.experiment())?;
+        let setup = PredictorSetup {
+            data: Arc::new(pooled_features(lab.data())?),
+            mini_batch: self.mini_batch,
+            seeds: self.predictor_seeds.iter().copied().map(Seed).collect(),
+        };
+        Ok(Predictor::new(setup, self.proxy.clone()).with_qualities(self.qualities()))
+    }
+
+    fn check_fits(&self, experiment: &Experiment) -> Result<(), CalibrationError> {
+        let run = &experiment.run;
         let start = match run.start {
             Start::Warm => "a warm start",
             Start::Init => "the initial parameters",
@@ -248,16 +273,27 @@ impl Calibration {
             format!("network `{network}` with mini-batches of {mini_batch} from {start}")
         };
         let found = describe(&self.network, self.mini_batch, own_start);
-        let expected = describe(&lab.experiment().network.name, run.roster.mini_batch, start);
-        if found != expected {
-            return Err(CalibrationError::Other { found, expected });
-        }
-        let setup = PredictorSetup {
-            data: Arc::new(pooled_features(lab.data())?),
-            mini_batch: self.mini_batch,
-            seeds: self.predictor_seeds.iter().copied().map(Seed).collect(),
-        };
-        Ok(Predictor::new(setup, self.fit))
+        let expected = describe(&experiment.network.name, run.roster.mini_batch, start);
+        if found == expected { Ok(()) } else { Err(CalibrationError::Other { found, expected }) }
+    }
+
+    /// The noisy quadratic for an experiment.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Other`] when network, mini-batch or start differ.
+    pub fn quadratic_predictor(
+        &self,
+        experiment: &Experiment,
+    ) -> Result<QuadraticPredictor, CalibrationError> {
+        self.check_fits(experiment)?;
+        let layout = experiment.workload.parameter_layout();
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53 parameters")]
+        let fc_share = layout.fc as f64 / (layout.conv + layout.fc) as f64;
+        Ok(QuadraticPredictor::new(self.quadratic, fc_share, self.qualities()))
+    }
+
+    fn qualities(&self) -> Qualities {
+        Qualities { validation_loss: self.validation_loss.clone(), accuracy: self.accuracy.clone() }
     }
 
     /// The training loss that goes with a target.

@@ -1,18 +1,20 @@
 //! Prediction of one configuration by the fitted proxy network.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use omnivore_sim::cluster::{Learning, Scenario, Timing, Unmonitored, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::{InitialModel, ProxyData, ProxyNetwork, synchronous_start};
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
-use omnivore_sim::trace::{StalenessSummary, Trace, smoothed};
+use omnivore_sim::trace::{Trace, smoothed};
 use omnivore_sim::units::SimDuration;
 use rayon::prelude::*;
 
-use super::curve::{Crossing, Curve, LOSS_CAP};
-use super::fit::{Observation, ProxyFit};
+use super::curve::{Curve, LOSS_CAP};
+use super::fit::{Member, Observation, ProxyEnsemble, ProxyFit};
+use super::prediction::{Draw, Predict, Prediction, Qualities, Spread};
 
 /// η of the proxy's synchronous opening. Source: SE.md, section 4.1.
 const OPENING_RATE: f32 = 0.06;
@@ -21,7 +23,7 @@ const OPENING_RATE: f32 = 0.06;
 const OPENING_MINI_BATCH: u32 = 32;
 
 /// Half-width of a 90 % interval in standard deviations of a normal law.
-const NORMAL_90: f64 = 1.645;
+pub(super) const NORMAL_90: f64 = 1.645;
 
 /// What predictions are made from, apart from the fit.
 #[derive(Clone, Debug)]
@@ -34,152 +36,154 @@ pub struct PredictorSetup {
     pub seeds: Vec<Seed>,
 }
 
-/// A fitted proxy network.
+/// The proxy network with the settings that calibration found.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     setup: PredictorSetup,
-    fit: ProxyFit,
+    ensemble: ProxyEnsemble,
+    qualities: Qualities,
+    openings: Openings,
 }
 
-/// What a predictor says of one configuration.
-#[derive(Clone, Debug)]
-pub struct Prediction {
-    /// Mean smoothed loss over the seeds.
-    pub loss: Curve,
-    /// Lower end of the 90 % interval of the loss, at the same evaluations.
-    pub low: Vec<f64>,
-    /// Upper end.
-    pub high: Vec<f64>,
-    /// Smoothed loss of each seed.
-    pub seeds: Vec<Curve>,
-    /// Mean time between updates, from the event engine.
-    pub time_per_update_s: Option<f64>,
-    /// Mean length of a group's cycle.
-    pub cycle_time_s: Option<f64>,
-    /// Staleness of the first seed's run.
-    pub staleness: StalenessSummary,
-}
-
-impl Prediction {
-    /// Where the mean curve reaches a loss, if it does.
-    pub fn reaches(&self, loss: f64) -> Option<Crossing> {
-        self.loss.falls_to(loss)
-    }
-
-    /// Earliest and latest crossing at 90 %; `None` as latest where the upper curve never reaches
-    /// the loss, as earliest where even the lower curve does not.
-    pub fn reaches_between(&self, loss: f64) -> (Option<Crossing>, Option<Crossing>) {
-        let bound = |values: &[f64]| self.loss.with_values(values.to_vec()).falls_to(loss);
-        (bound(&self.low), bound(&self.high))
-    }
-
-    /// Share of the seeds whose curve reaches a loss.
-    #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
-    pub fn probability_of_reaching(&self, loss: f64) -> f64 {
-        let reaching = self.seeds.iter().filter(|curve| curve.falls_to(loss).is_some()).count();
-        reaching as f64 / self.seeds.len() as f64
+impl Predict for Predictor {
+    /// Predicts a scenario: the proxy runs it on the virtual clock, once for each member of the
+    /// ensemble and seed.
+    fn predict(&self, scenario: &Scenario) -> Result<Prediction, String> {
+        let mut items: Vec<(Member, Seed)> = Vec::new();
+        for member in &self.ensemble.members {
+            items.extend(self.setup.seeds.iter().map(|seed| (*member, *seed)));
+        }
+        let runs: Result<Vec<(Trace, Draw)>, String> = items
+            .par_iter()
+            .map(|(member, seed)| self.draw(&member.fit, member.weight, *seed, scenario))
+            .collect();
+        let (mut traces, draws): (Vec<Trace>, Vec<Draw>) = runs?.into_iter().unzip();
+        let first = traces.swap_remove(0);
+        let spread = Spread {
+            level_sd: self.ensemble.inflation * self.ensemble.residual_sd,
+            inflation: self.ensemble.inflation,
+        };
+        Ok(Prediction::of(draws, spread, &first, &self.qualities))
     }
 }
 
 impl Predictor {
     /// A predictor from its parts.
-    pub fn new(setup: PredictorSetup, fit: ProxyFit) -> Self {
-        Predictor { setup, fit }
+    pub fn new(setup: PredictorSetup, ensemble: ProxyEnsemble) -> Self {
+        let openings = Openings::of(&setup, ensemble.members.iter().map(|m| m.fit.opening_updates));
+        Predictor { setup, ensemble, qualities: Qualities::default(), openings }
     }
 
-    /// The fit.
-    pub fn fit(&self) -> &ProxyFit {
-        &self.fit
+    /// The same predictor, which also tells what follows from the loss.
+    #[must_use]
+    pub fn with_qualities(self, qualities: Qualities) -> Self {
+        Predictor { qualities, ..self }
     }
 
-    /// Predicts a scenario: the proxy runs it on the virtual clock, once for each seed.
-    ///
-    /// # Errors
-    /// What the simulator says of an impossible scenario.
-    pub fn predict(&self, scenario: &Scenario) -> Result<Prediction, String> {
-        let runs: Result<Vec<(Trace, Curve)>, String> =
-            self.setup.seeds.par_iter().map(|seed| self.run(scenario, *seed)).collect();
-        let runs = runs?;
-        let seeds: Vec<Curve> = runs.iter().map(|(_, curve)| self.translate(curve)).collect();
-        let first = &runs[0].0;
-        let (loss, low, high) = self.mean_and_interval(&seeds);
-        Ok(Prediction {
-            loss,
-            low,
-            high,
-            seeds,
-            time_per_update_s: first.time_per_update_s(),
-            cycle_time_s: first.cycle_time_s(),
-            staleness: first.staleness(),
-        })
+    /// The settings.
+    pub fn ensemble(&self) -> &ProxyEnsemble {
+        &self.ensemble
     }
 
-    /// What the fitted proxy makes of a synchronous run, at the run's own evaluations.
+    /// What the fitted proxies make of a synchronous run, at the run's own evaluations.
     ///
     /// # Errors
     /// What the simulator says.
     pub fn explain(&self, rule: UpdateRule, observed: &Curve) -> Result<Curve, String> {
         let run = Observation { rule, loss: observed.clone() };
-        Ok(self.translate(&self.synchronous_curve(&run, &self.setup.seeds)?))
+        Ok(self.predict(&synchronous_scenario(&run, self.setup.mini_batch))?.loss)
     }
 
-    /// Mean raw proxy loss of a synchronous run over seeds, at the run's own evaluations.
-    pub(super) fn synchronous_curve(
+    /// One run of one proxy.
+    ///
+    /// # Errors
+    /// What the simulator says.
+    fn draw(
         &self,
-        run: &Observation,
-        seeds: &[Seed],
-    ) -> Result<Curve, String> {
-        let scenario = synchronous_scenario(run, self.setup.mini_batch);
-        let curves: Result<Vec<Curve>, String> =
-            seeds.iter().map(|seed| Ok(self.run(&scenario, *seed)?.1)).collect();
-        Ok(mean_curve(&curves?))
+        fit: &ProxyFit,
+        weight: f64,
+        seed: Seed,
+        scenario: &Scenario,
+    ) -> Result<(Trace, Draw), String> {
+        let start = self.openings.start(fit.opening_updates, seed);
+        let (trace, curve) =
+            proxy_run(&self.setup, fit.learning_rate_scale, start, seed, scenario)?;
+        #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
+        let weight = weight / self.setup.seeds.len() as f64;
+        Ok((trace, Draw { weight, curve: translate(fit, &curve) }))
+    }
+}
+
+/// Where the proxies of each seed stand after their synchronous openings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Openings(BTreeMap<(u64, Seed), InitialModel>);
+
+impl Openings {
+    /// For openings of any number of updates.
+    pub(super) fn of(setup: &PredictorSetup, updates: impl Iterator<Item = u64>) -> Self {
+        let mut wanted: Vec<(u64, Seed)> =
+            updates.flat_map(|n| setup.seeds.iter().map(move |seed| (n, *seed))).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let starts = wanted.par_iter().map(|(updates, seed)| {
+            let data = Arc::clone(&setup.data);
+            let mut proxy = ProxyNetwork::new(data, OPENING_MINI_BATCH, *seed);
+            let rule = UpdateRule {
+                learning_rate: OPENING_RATE,
+                explicit_momentum: 0.0,
+                weight_decay: 0.0,
+            };
+            synchronous_start(&mut proxy, rule, OPENING_MINI_BATCH, *updates)
+        });
+        let starts: Vec<InitialModel> = starts.collect();
+        Openings(wanted.into_iter().zip(starts).collect())
     }
 
-    fn run(&self, scenario: &Scenario, seed: Seed) -> Result<(Trace, Curve), String> {
-        let mut proxy =
-            ProxyNetwork::new(Arc::clone(&self.setup.data), scenario.roster.mini_batch, seed);
-        let start = self.opening(&mut proxy);
-        #[expect(clippy::cast_possible_truncation, reason = "rates are single precision")]
-        let scale = self.fit.learning_rate_scale as f32;
-        let rule =
-            UpdateRule { learning_rate: scenario.rule.learning_rate * scale, ..scenario.rule };
-        let scenario = Scenario { rule, seed, divergence_loss: f64::INFINITY, ..scenario.clone() };
-        let learning = Learning { objective: &mut proxy, start };
-        let (trace, _) =
-            run(&scenario, Some(learning), &mut Unmonitored).map_err(|error| error.to_string())?;
-        let curve = fill(&Curve::of_loss(&trace.curve), &scenario);
-        Ok((trace, curve))
+    fn start(&self, updates: u64, seed: Seed) -> InitialModel {
+        self.0.get(&(updates, seed)).expect("openings are made for every member and seed").clone()
     }
+}
 
-    /// The real network's smoothed loss, as the proxy's raw loss tells it.
-    fn translate(&self, proxy: &Curve) -> Curve {
-        let values = smoothed(&proxy.values, LOSS_CAP);
-        let scaled = |loss: f64| self.fit.loss_slope * loss + self.fit.loss_intercept;
-        proxy.with_values(values.into_iter().map(scaled).collect())
-    }
+fn proxy_run(
+    setup: &PredictorSetup,
+    learning_rate_scale: f64,
+    start: InitialModel,
+    seed: Seed,
+    scenario: &Scenario,
+) -> Result<(Trace, Curve), String> {
+    let mut proxy = ProxyNetwork::new(Arc::clone(&setup.data), scenario.roster.mini_batch, seed);
+    #[expect(clippy::cast_possible_truncation, reason = "rates are single precision")]
+    let scale = learning_rate_scale as f32;
+    let rule = UpdateRule { learning_rate: scenario.rule.learning_rate * scale, ..scenario.rule };
+    let scenario = Scenario { rule, seed, divergence_loss: f64::INFINITY, ..scenario.clone() };
+    let learning = Learning { objective: &mut proxy, start };
+    let (trace, _) =
+        run(&scenario, Some(learning), &mut Unmonitored).map_err(|error| error.to_string())?;
+    let curve = fill(&Curve::of_loss(&trace.curve), &scenario);
+    Ok((trace, curve))
+}
 
-    fn opening(&self, proxy: &mut ProxyNetwork) -> InitialModel {
-        let rule =
-            UpdateRule { learning_rate: OPENING_RATE, explicit_momentum: 0.0, weight_decay: 0.0 };
-        synchronous_start(proxy, rule, OPENING_MINI_BATCH, self.fit.opening_updates)
-    }
+/// The real network's smoothed loss, as the proxy's raw loss tells it.
+fn translate(fit: &ProxyFit, proxy: &Curve) -> Curve {
+    let values = smoothed(&proxy.values, LOSS_CAP);
+    let scaled = |loss: f64| (fit.loss_slope * loss + fit.loss_intercept).max(1.0 / LOSS_CAP);
+    proxy.with_values(values.into_iter().map(scaled).collect())
+}
 
-    /// The interval is that of the logarithm of the loss of one real run: residuals of
-    /// calibration and spread between seeds, as independent parts.
-    fn mean_and_interval(&self, seeds: &[Curve]) -> (Curve, Vec<f64>, Vec<f64>) {
-        let mean = mean_curve(seeds);
-        let bounds = |sign: f64| {
-            (0..mean.values.len())
-                .map(|i| {
-                    let spread = ln_sd(seeds.iter().map(|curve| curve.values[i]));
-                    let sd = (self.fit.residual_sd.powi(2) + spread.powi(2)).sqrt();
-                    mean.values[i] * (sign * NORMAL_90 * sd).exp()
-                })
-                .collect()
-        };
-        let (low, high) = (bounds(-1.0), bounds(1.0));
-        (mean, low, high)
-    }
+/// Raw losses of proxies in a synchronous run, one for each seed, at the run's own evaluations.
+pub(super) fn synchronous_curves(
+    setup: &PredictorSetup,
+    openings: &Openings,
+    seeds: &[Seed],
+    (learning_rate_scale, opening_updates): (f64, u64),
+    observed: &Observation,
+) -> Result<Vec<Curve>, String> {
+    let scenario = synchronous_scenario(observed, setup.mini_batch);
+    let of = |seed: &Seed| {
+        let start = openings.start(opening_updates, *seed);
+        Ok(proxy_run(setup, learning_rate_scale, start, *seed, &scenario)?.1)
+    };
+    seeds.iter().map(of).collect()
 }
 
 /// A run that failed early has the largest loss that counts at the evaluations that it never
@@ -197,7 +201,7 @@ pub(super) fn fill(curve: &Curve, scenario: &Scenario) -> Curve {
     curve
 }
 
-fn mean_curve(curves: &[Curve]) -> Curve {
+pub(super) fn mean_curve(curves: &[Curve]) -> Curve {
     let mean = |pick: fn(&Curve) -> &Vec<f64>, i: usize| {
         #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
         let n = curves.len() as f64;
@@ -210,18 +214,6 @@ fn mean_curve(curves: &[Curve]) -> Curve {
         times_s: places.clone().map(|i| mean(|c| &c.times_s, i)).collect(),
         values: places.map(|i| mean(|c| &c.values, i)).collect(),
     }
-}
-
-/// Standard deviation of the logarithm; 0 for a single value.
-#[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
-fn ln_sd(values: impl Iterator<Item = f64>) -> f64 {
-    let logs: Vec<f64> = values.map(|v| v.max(1e-6).ln()).collect();
-    let n = logs.len() as f64;
-    if logs.len() < 2 {
-        return 0.0;
-    }
-    let mean = logs.iter().sum::<f64>() / n;
-    (logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt()
 }
 
 /// The scenario of a calibration run: one machine, one group.
@@ -237,6 +229,7 @@ fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
         roster: Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Merged, mini_batch },
         strategy: StrategySpec::Sync,
         rule: run.rule,
+        schedule: Schedule::Constant,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates: whole(evaluations.last().copied().unwrap_or(0.0)),
         evaluate_every: whole(evaluations.get(1).copied().unwrap_or(1.0)),

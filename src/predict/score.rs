@@ -96,6 +96,16 @@ pub fn regret(pairs: &[Pair], saturation: f64, n_tried: usize) -> Option<f64> {
     Some(tried.fold(f64::INFINITY, f64::min) / best)
 }
 
+/// Groups of the configuration that is foretold to be the first at the target, and of the one that
+/// is; `None` where either side never reaches it.
+pub fn best_groups(pairs: &[Pair]) -> Option<(u32, u32)> {
+    let first = |of: fn(&Pair) -> Option<Crossing>| {
+        let reached = pairs.iter().filter_map(|pair| Some((of(pair)?.time_s, pair.groups)));
+        reached.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, groups)| groups)
+    };
+    Some((first(|pair| pair.forecast)?, first(|pair| pair.truth)?))
+}
+
 /// The quantile of a sample by linear interpolation between its order statistics.
 #[expect(
     clippy::cast_precision_loss,

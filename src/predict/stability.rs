@@ -6,15 +6,41 @@
 
 use std::num::NonZeroU32;
 
-use omnivore_sim::analytic::{AnalyticError, largest_stable_step};
+use omnivore_sim::analytic::{self, AnalyticError, largest_stable_step};
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::units::SimDuration;
 
-use super::proxy::{Prediction, Predictor};
-use super::validation::stability_law;
+use super::prediction::{Predict, Prediction};
+
+/// The largest learning rates at which a configuration is stable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StabilityLimit {
+    /// By the predictor itself; absent where even the smallest rate is unsafe.
+    pub predicted: Option<f64>,
+    /// By theory, at the effective curvature that the predictor has without asynchrony; absent
+    /// where that is not known.
+    pub analytic: Option<f64>,
+}
+
+/// A prediction with its stability limits, which cost about 14 further predictions.
+///
+/// # Errors
+/// What the simulator says of an impossible scenario.
+pub fn with_stability(
+    predictor: &dyn Predict,
+    scenario: &Scenario,
+    curvature: Option<f64>,
+) -> Result<Prediction, String> {
+    let analytic = curvature.map(|curvature| analytic_safe_rate(scenario, curvature)).transpose();
+    let limit = StabilityLimit {
+        predicted: largest_safe_rate(predictor, scenario)?,
+        analytic: analytic.map_err(|error| error.to_string())?,
+    };
+    Ok(Prediction { stability: Some(limit), ..predictor.predict(scenario)? })
+}
 
 /// Learning rates between which the limit is looked for.
 const RATES: (f64, f64) = (1e-4, 100.0);
@@ -22,7 +48,7 @@ const RATES: (f64, f64) = (1e-4, 100.0);
 /// The limit is found up to this factor; a grid of learning rates is far coarser.
 const PRECISION: f64 = 1.1;
 
-/// The largest learning rate at which most seeds of the proxy end the scenario's updates below
+/// The largest learning rate at which most draws of a predictor end the scenario's updates below
 /// their start, up to 10 %; `None` where even 0.0001 is unsafe, 100 where every rate is safe.
 ///
 /// Stability is taken to end once, as in theory; found by bisection of ln η. Costs about 14
@@ -31,7 +57,7 @@ const PRECISION: f64 = 1.1;
 /// # Errors
 /// What the simulator says of an impossible scenario.
 pub fn largest_safe_rate(
-    predictor: &Predictor,
+    predictor: &dyn Predict,
     scenario: &Scenario,
 ) -> Result<Option<f64>, String> {
     let is_safe = |rate: f64| -> Result<bool, String> {
@@ -54,8 +80,8 @@ pub fn largest_safe_rate(
 }
 
 fn ends_below_its_start(prediction: &Prediction) -> bool {
-    let above = prediction.seeds.iter().filter(|curve| curve.ends_above_its_start()).count();
-    2 * above < prediction.seeds.len()
+    let unstable = prediction.draws.iter().filter(|draw| draw.curve.ends_above_its_start());
+    unstable.map(|draw| draw.weight).sum::<f64>() < 0.5
 }
 
 /// The curvature at which theory and the proxy agree about one group without momentum: 2 over the
@@ -64,7 +90,7 @@ fn ends_below_its_start(prediction: &Prediction) -> bool {
 /// # Errors
 /// What the simulator says.
 pub fn effective_curvature(
-    predictor: &Predictor,
+    predictor: &dyn Predict,
     mini_batch: u32,
     updates: u64,
 ) -> Result<Option<f64>, String> {
@@ -72,6 +98,7 @@ pub fn effective_curvature(
         roster: Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Merged, mini_batch },
         strategy: StrategySpec::Sync,
         rule: UpdateRule { learning_rate: 1.0, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates,
         evaluate_every: (updates / 20).max(1),
@@ -91,4 +118,25 @@ pub fn analytic_safe_rate(scenario: &Scenario, curvature: f64) -> Result<f64, An
     let momentum = f64::from(scenario.rule.explicit_momentum);
     let law = stability_law(&scenario.timing);
     Ok(largest_stable_step(law, groups, momentum)? / curvature)
+}
+
+/// The service law whose stability limit fits a timing: exponential where cycles vary at least
+/// half as much as memoryless ones, else constant.
+pub fn stability_law(timing: &Timing) -> analytic::ServiceLaw {
+    const BETWEEN: f64 = 0.5;
+    let variation = match timing {
+        Timing::WholeCycle { law, .. } | Timing::UnequalCycles { law, .. } => {
+            law.coefficient_of_variation()
+        }
+        Timing::Phases(times) => times
+            .machines
+            .iter()
+            .map(|machine| machine.law.coefficient_of_variation())
+            .fold(0.0, f64::max),
+    };
+    if variation >= BETWEEN {
+        analytic::ServiceLaw::Exponential
+    } else {
+        analytic::ServiceLaw::Constant
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::units::SimDuration;
 use proptest::prelude::*;
@@ -32,6 +32,7 @@ fn scenario(groups: u32, rule: UpdateRule) -> Scenario {
         roster: Roster { conv_machines: groups, groups, fc: FcPlacement::Merged, mini_batch: 32 },
         strategy: StrategySpec::Groups,
         rule,
+        schedule: Schedule::Constant,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(10),
             law: ServiceLaw::Exponential,
@@ -43,15 +44,28 @@ fn scenario(groups: u32, rule: UpdateRule) -> Scenario {
     }
 }
 
-fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> ProxyFit {
-    ProxyFit {
+fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> ProxyEnsemble {
+    let fit = ProxyFit {
         learning_rate_scale,
         loss_slope,
         loss_intercept,
         opening_updates: 150,
         score: 0.0,
+    };
+    ProxyEnsemble {
+        members: vec![Member { fit, weight: 1.0 }],
+        best: fit,
         residual_sd: 0.05,
-        identifiability: 0.0,
+        inflation: 1.0,
+        identifiability: Identifiability {
+            learning_rate_scale: [learning_rate_scale; 2],
+            loss_slope: [loss_slope; 2],
+            loss_intercept: [loss_intercept; 2],
+            opening_updates: [150; 2],
+            condition: None,
+            independent_observations: 1.0,
+            weight_at_the_ends: 0.0,
+        },
     }
 }
 
@@ -71,7 +85,11 @@ fn a_fit_recovers_the_proxy_that_made_the_runs_from_other_seeds() {
     let found = fit(&setup(&[1, 2, 3]), &runs, WarmStart::Warm).expect("it explains itself");
     // One seed against another: the grid's own step of 0.15 in ln s, and its trade-off with the
     // slope, bound how near the numbers come; the predictions below must agree better.
-    assert!((found.learning_rate_scale / 1.6).ln().abs() <= 0.5, "{found:?}");
+    assert!((found.best.learning_rate_scale / 1.6).ln().abs() <= 0.5, "{found:?}");
+    let [low, high] = found.identifiability.learning_rate_scale;
+    assert!((low..=high).contains(&1.6), "the interval holds the truth: {found:?}");
+    let weights: f64 = found.members.iter().map(|member| member.weight).sum();
+    assert!((weights - 1.0).abs() < 1e-12 && found.inflation >= 1.0, "{found:?}");
     let predicted = Predictor::new(setup(&[1, 2, 3]), found);
     for groups in [1, 4] {
         let at = Scenario { updates: 400, ..scenario(groups, rule(0.045, 0.3)) };
@@ -110,6 +128,105 @@ fn runs_that_are_too_short_are_refused_with_the_length_they_need() {
     let loss = Curve { updates: vec![0.0], times_s: vec![0.0], values: vec![1.0] };
     let refused = fit(&setup(&[1]), &[Observation { rule: rule(0.1, 0.0), loss }], WarmStart::Init);
     assert_eq!(refused, Err(FitError::NoData { needed: 7 }));
+}
+
+/// Losses of a quadratic of known curvature, as short synchronous runs would show them.
+fn quadratic_runs(truth: &QuadraticPredictor) -> Vec<Observation> {
+    [(0.0, 0.015), (0.0, 0.135), (0.6, 0.045), (0.9, 0.015)]
+        .into_iter()
+        .map(|(momentum, rate)| {
+            let rule = rule(rate, momentum);
+            let run = Scenario { updates: 400, ..scenario(1, rule) };
+            let loss = truth.predict(&run).expect("possible").loss;
+            Observation { rule, loss }
+        })
+        .collect()
+}
+
+fn known_quadratic() -> QuadraticPredictor {
+    let fit = QuadraticFit {
+        largest_curvature: 5.0,
+        largest_curvature_range: [5.0, 5.0],
+        energy_exponent: -0.3,
+        floor: 0.2,
+        noise: 4.0,
+        noise_exponent: 0.8,
+        start_loss: 1.0,
+        score: 0.0,
+        residual_sd: 0.05,
+    };
+    QuadraticPredictor::new(fit, 0.8, Qualities::default())
+}
+
+#[test]
+fn a_fitted_quadratic_predicts_asynchrony_like_the_one_that_made_its_runs() {
+    let truth = known_quadratic();
+    let found = fit_quadratic(&quadratic_runs(&truth), 32).expect("it explains itself");
+    assert!(found.residual_sd < 0.02, "{found:?}");
+    let fitted = QuadraticPredictor::new(found, 0.8, Qualities::default());
+    for groups in [2, 8] {
+        let at = Scenario { updates: 400, ..scenario(groups, rule(0.03, 0.3)) };
+        let expected = truth.predict(&at).expect("possible").loss;
+        let got = fitted.predict(&at).expect("possible").loss;
+        for (got, expected) in got.values.iter().zip(&expected.values) {
+            assert!((got / expected - 1.0).abs() < 0.1, "{groups}: {got} {expected}");
+        }
+    }
+}
+
+#[test]
+fn particles_on_the_event_engine_have_the_loss_of_the_exact_recursions() {
+    let predictor = known_quadratic();
+    for law in [ServiceLaw::Exponential, ServiceLaw::Constant] {
+        let timing = |slow| Timing::UnequalCycles {
+            mean: SimDuration::from_millis(10),
+            law: law.clone(),
+            slow: omnivore_sim::cluster::SlowGroups { count: slow, factor: 1.0 },
+        };
+        let of = |timing| {
+            let at = Scenario { timing, ..scenario(4, rule(0.03, 0.3)) };
+            predictor.losses(&at).expect("possible")
+        };
+        let whole = Timing::WholeCycle { mean: SimDuration::from_millis(10), law: law.clone() };
+        let (exact, particles) = (of(whole), of(timing(0)));
+        for update in [20, 80, 150] {
+            // 64 particles of 24 directions: each run's noise averages out to a few per cent.
+            let ratio = particles[update] / exact[update];
+            assert!((ratio - 1.0).abs() < 0.15, "{law:?} {update}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn merged_fc_layers_lie_between_fresh_and_stale() {
+    let predictor = known_quadratic();
+    let last = |groups: u32, fc: FcPlacement| {
+        let at = scenario(groups, rule(0.05, 0.0));
+        let at = Scenario { roster: Roster { fc, ..at.roster }, ..at };
+        *predictor.losses(&at).expect("possible").last().expect("it ends")
+    };
+    let (fresh, merged, stale) = (
+        last(1, FcPlacement::Merged),
+        last(8, FcPlacement::Merged),
+        last(8, FcPlacement::Replicated),
+    );
+    assert!(fresh < merged && merged < stale, "{fresh} {merged} {stale}");
+}
+
+#[test]
+fn a_falling_learning_rate_is_understood_by_both_predictors() {
+    let proxy = Predictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0));
+    for predictor in [&proxy as &dyn Predict, &known_quadratic()] {
+        let of = |schedule| {
+            let at = Scenario { schedule, ..scenario(4, rule(0.045, 0.3)) };
+            predictor.predict(&at).expect("possible").loss.values
+        };
+        let (plain, still) =
+            (of(Schedule::Constant), of(Schedule::Steps { every: 75, factor: 1e-9 }));
+        assert_eq!(plain[..10], still[..10], "the first half up to the smoothing is the same");
+        let end = &still[24..];
+        assert!(end.iter().all(|l| (l / end[0] - 1.0).abs() < 1e-3), "it stands still: {end:?}");
+    }
 }
 
 proptest! {

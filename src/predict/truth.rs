@@ -1,14 +1,16 @@
 //! The real runs against which predictions are scored: several seeds of every configuration.
 
 use omnivore_sim::rng::Seed;
+use omnivore_sim::trace::CurvePoint;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{Crossing, Curve, LOSS_CAP};
 use super::proxy::fill;
-use crate::config::{Configuration, Experiment};
+use crate::config::{self, Configuration, Execute, Experiment, Validation};
 use crate::devices::DeviceName;
 use crate::profile::Profile;
 use crate::run::{Lab, LabError, RunProgress, in_parallel, timing};
+use crate::runtime::Pacing;
 
 /// Why the truth cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,9 @@ pub enum TruthError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] omnivore_sim::cluster::RunError),
+    /// A run on the wall clock failed.
+    #[error(transparent)]
+    Execution(#[from] crate::runtime::RuntimeError),
     /// The user interrupted it.
     #[error("the validation was interrupted; run the same command again to go on")]
     Interrupted,
@@ -43,6 +48,15 @@ pub struct TruthRun {
     /// Its training loss at every evaluation of the budget, not smoothed and at most
     /// [`LOSS_CAP`]; where it ended early, the cap.
     pub loss: Curve,
+    /// Loss on the validation data, where examples are held out, at the evaluations that it made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub validation_loss: Option<Curve>,
+    /// Accuracy on them, likewise.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub accuracy: Option<Curve>,
+    /// Share of late cycles, where the run was paced.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub late_share: Option<f64>,
     /// Mean time between updates.
     pub time_per_update_s: Option<f64>,
     /// Mean staleness.
@@ -96,29 +110,35 @@ pub fn scenario_of(
     Ok(run.scenario(timing))
 }
 
-/// Emulates every configuration under every seed, or takes up the runs that are kept.
+/// Runs every configuration under every seed, or takes up the runs that are kept.
 ///
-/// Runs stand side by side on `threads` threads; each is computed by one, so the result does not
-/// depend on how many there are.
+/// Emulated runs stand side by side on `threads` threads; each is computed by one, so the result
+/// does not depend on how many there are. Runs on the wall clock have the machine to themselves,
+/// one after the other.
 ///
 /// # Errors
 /// [`TruthError`] of the first run that failed.
-pub fn emulate_truth(
+pub fn measure_truth(
     lab: &Lab,
     profiles: &[Profile],
+    plan: &Validation,
     wanted: &[Configuration],
-    seeds: &[u64],
     threads: usize,
     keeper: &dyn TruthKeeper,
     progress: &dyn RunProgress,
 ) -> Result<Vec<Truth>, TruthError> {
+    let seeds = &plan.seeds;
     let items: Vec<(Configuration, Seed)> = wanted
         .iter()
         .flat_map(|configuration| seeds.iter().map(|seed| (*configuration, Seed(*seed))))
         .collect();
+    let threads = match plan.execute {
+        Execute::Emulate => threads,
+        Execute::Train => 1,
+    };
     let runs: Result<Vec<TruthRun>, TruthError> =
         in_parallel(threads, &items, |(configuration, seed)| {
-            truth_run(lab, profiles, *configuration, *seed, keeper, progress)
+            truth_run(lab, profiles, plan.execute, (*configuration, *seed), keeper, progress)
         })
         .into_iter()
         .collect();
@@ -135,15 +155,19 @@ pub fn emulate_truth(
 fn truth_run(
     lab: &Lab,
     profiles: &[Profile],
-    configuration: Configuration,
-    seed: Seed,
+    execute: Execute,
+    (configuration, seed): (Configuration, Seed),
     keeper: &dyn TruthKeeper,
     progress: &dyn RunProgress,
 ) -> Result<TruthRun, TruthError> {
     let experiment = lab.experiment();
     let Configuration { groups, explicit_momentum, learning_rate } = configuration;
+    let way = match execute {
+        Execute::Emulate => "",
+        Execute::Train => "train_",
+    };
     let name = format!(
-        "groups={groups}_momentum={explicit_momentum}_rate={learning_rate}_seed={}",
+        "{way}groups={groups}_momentum={explicit_momentum}_rate={learning_rate}_seed={}",
         seed.0
     );
     if let Some(kept) = keeper.kept(&name).map_err(TruthError::Keep)? {
@@ -156,7 +180,16 @@ fn truth_run(
         seed,
         ..scenario_of(experiment, lab.device(), profiles, configuration)?
     };
-    let outcome = crate::run::emulate(lab, &scenario, progress)?;
+    let outcome = match execute {
+        Execute::Emulate => crate::run::emulate(lab, &scenario, progress)?,
+        Execute::Train => {
+            let pacing = match experiment.run.pacing {
+                config::Pacing::Hardware => Pacing::Prescribed,
+                config::Pacing::None => Pacing::None,
+            };
+            crate::run::execute(lab, &scenario, pacing, None, progress)?
+        }
+    };
     if outcome.interrupted {
         return Err(TruthError::Interrupted);
     }
@@ -165,9 +198,16 @@ fn truth_run(
     // `min` turns NaN into the cap, which is what a diverged loss counts as.
     loss.values.iter_mut().for_each(|value| *value = value.min(LOSS_CAP));
     let staleness = trace.staleness();
+    let quality = |of: fn(&CurvePoint) -> Option<f64>| {
+        let curve = Curve::of(&trace.curve, of);
+        (!curve.values.is_empty()).then_some(curve)
+    };
     let run = TruthRun {
         seed,
         loss,
+        validation_loss: quality(|point| point.evaluation.validation_loss),
+        accuracy: quality(|point| point.evaluation.accuracy),
+        late_share: outcome.lateness.map(crate::run::Lateness::share),
         time_per_update_s: trace.time_per_update_s(),
         staleness_mean: staleness.mean,
         staleness_sd: staleness.sd,

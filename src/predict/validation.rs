@@ -3,6 +3,7 @@
 //! | forecaster | says of a configuration (g, μ, η) |
 //! |---|---|
 //! | predictor | what the fitted proxy does under the same service times |
+//! | noisy quadratic | what the fitted quadratic is expected to do |
 //! | trivial | the true curve of g = 1 at the same μ and η |
 //! | equivalent momentum | the proxy, synchronous, at momentum 1 − (1 − μ)/g and learning rate η/g |
 //! | noise floor | one real seed, held against the others |
@@ -15,12 +16,13 @@ use omnivore_sim::analytic::{self, largest_stable_step};
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::protocol::{Roster, StrategySpec, UpdateRule};
 
-use super::curve::{Crossing, Curve};
-use super::proxy::{Prediction, Predictor};
+use super::curve::{Crossing, Curve, relative_error};
+use super::prediction::{Predict, Prediction};
 use super::score::{
-    Agreement, Happened, Pair, agreement, area_under_curve, covers, quantile, regret,
+    Agreement, Happened, Pair, agreement, area_under_curve, best_groups, covers, quantile, regret,
 };
-use super::truth::{Truth, reached_together};
+use super::stability::stability_law;
+use super::truth::{Truth, TruthRun, reached_together};
 use crate::config::Configuration;
 
 /// What a forecaster says of one configuration.
@@ -65,6 +67,12 @@ pub struct Case {
     pub prediction: Prediction,
     /// What the predictor says.
     pub predictor: Forecast,
+    /// What the noisy quadratic says.
+    pub quadratic: Forecast,
+    /// How far the other predicted qualities are off, where examples were held out.
+    pub qualities: QualityErrors,
+    /// Largest share of late cycles of the real runs, where they were paced.
+    pub late_share: Option<f64>,
     /// What the curve of g = 1 says.
     pub trivial: Forecast,
     /// What the equivalent momentum says.
@@ -105,6 +113,26 @@ impl Case {
     }
 }
 
+/// Mean errors over the evaluations of the real runs that the prediction covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QualityErrors {
+    /// |predicted / measured − 1| of the validation loss.
+    pub validation_loss: Option<f64>,
+    /// |predicted − measured| of the accuracy.
+    pub accuracy: Option<f64>,
+}
+
+/// Everything that is forecast of one configuration.
+#[derive(Clone, Debug)]
+pub struct Forecasts {
+    /// By the proxy network.
+    pub prediction: Prediction,
+    /// Loss by the equivalent momentum.
+    pub equivalent_momentum: Curve,
+    /// By the noisy quadratic.
+    pub quadratic: Prediction,
+}
+
 /// The configurations of which real runs are needed: the grid, and g = 1 at every μ and η of it.
 pub fn with_references(grid: &[Configuration]) -> Vec<Configuration> {
     let mut all = grid.to_vec();
@@ -117,22 +145,22 @@ pub fn with_references(grid: &[Configuration]) -> Vec<Configuration> {
     all
 }
 
-/// What is forecast of one configuration: the prediction, and the forecast of the equivalent
-/// momentum.
+/// What is forecast of one configuration by the proxy network and by the quadratic.
 ///
 /// # Errors
 /// What the simulator says of an impossible scenario.
 pub fn predict_case(
-    predictor: &Predictor,
+    predictor: &dyn Predict,
+    quadratic: &dyn Predict,
     scenario: &Scenario,
-) -> Result<(Prediction, Curve), String> {
+) -> Result<Forecasts, String> {
     let prediction = predictor.predict(scenario)?;
-    if scenario.roster.groups == 1 {
-        let same = prediction.loss.clone();
-        return Ok((prediction, same));
-    }
-    let equivalent = predictor.predict(&equivalent_synchronous(scenario))?;
-    Ok((prediction, equivalent.loss))
+    let equivalent_momentum = if scenario.roster.groups == 1 {
+        prediction.loss.clone()
+    } else {
+        predictor.predict(&equivalent_synchronous(scenario))?.loss
+    };
+    Ok(Forecasts { prediction, equivalent_momentum, quadratic: quadratic.predict(scenario)? })
 }
 
 /// The synchronous run that the expected update under exponential service resembles.
@@ -159,34 +187,13 @@ fn equivalent_synchronous(scenario: &Scenario) -> Scenario {
     }
 }
 
-/// The service law whose stability limit fits a timing: exponential where cycles vary at least
-/// half as much as memoryless ones, else constant.
-pub fn stability_law(timing: &Timing) -> analytic::ServiceLaw {
-    const BETWEEN: f64 = 0.5;
-    let variation = match timing {
-        Timing::WholeCycle { law, .. } | Timing::UnequalCycles { law, .. } => {
-            law.coefficient_of_variation()
-        }
-        Timing::Phases(times) => times
-            .machines
-            .iter()
-            .map(|machine| machine.law.coefficient_of_variation())
-            .fold(0.0, f64::max),
-    };
-    if variation >= BETWEEN {
-        analytic::ServiceLaw::Exponential
-    } else {
-        analytic::ServiceLaw::Constant
-    }
-}
-
 /// Puts truth and forecasts together. Three lists of one order, and the targets.
 ///
 /// # Errors
 /// [`analytic::AnalyticError`] for a momentum outside (−1, 1).
 pub fn cases(
     truths: Vec<Truth>,
-    predictions: Vec<(Prediction, Curve)>,
+    predictions: Vec<Forecasts>,
     scenarios: &[Scenario],
     targets: &[f64],
 ) -> Result<Vec<Case>, analytic::AnalyticError> {
@@ -216,11 +223,12 @@ pub fn cases(
 
 fn case(
     truth: Truth,
-    (prediction, equivalent): (Prediction, Curve),
+    forecasts: Forecasts,
     scenario: &Scenario,
     targets: &[f64],
 ) -> Result<Case, analytic::AnalyticError> {
     let Configuration { groups, explicit_momentum, learning_rate } = truth.configuration;
+    let Forecasts { prediction, equivalent_momentum: equivalent, quadratic } = forecasts;
     let curves: Vec<Curve> = truth.runs.iter().map(|run| run.loss.smoothed()).collect();
     let runs: Vec<Forecast> = curves.iter().map(|curve| Forecast::of(curve, targets)).collect();
     let predictor = Forecast::of(&prediction.loss, targets);
@@ -233,6 +241,9 @@ fn case(
         configuration: truth.configuration,
         truth: together(&all, targets.len()),
         is_unstable: Happened::from(2 * ends_above > curves.len()),
+        quadratic: Forecast::of(&quadratic.loss, targets),
+        qualities: QualityErrors::of(&truth.runs, &prediction),
+        late_share: truth.runs.iter().filter_map(|run| run.late_share).reduce(f64::max),
         trivial: predictor.clone(),
         equivalent_momentum: Forecast::of(&equivalent, targets).at_pace(pace),
         predictor,
@@ -242,6 +253,38 @@ fn case(
         runs,
         curves,
     })
+}
+
+impl QualityErrors {
+    fn of(runs: &[TruthRun], prediction: &Prediction) -> Self {
+        let error = |measured: fn(&TruthRun) -> &Option<Curve>,
+                     predicted: &Option<Curve>,
+                     error: fn(f64, f64) -> f64| {
+            let predicted = predicted.as_ref()?;
+            let errors: Vec<f64> = runs
+                .iter()
+                .filter_map(|run| measured(run).as_ref())
+                .flat_map(|curve| {
+                    let measured = curve.smoothed().values;
+                    predicted
+                        .values
+                        .iter()
+                        .zip(measured)
+                        .map(|(p, m)| error(*p, m))
+                        .collect::<Vec<_>>()
+                })
+                .collect();
+            mean(&errors)
+        };
+        QualityErrors {
+            validation_loss: error(
+                |run| &run.validation_loss,
+                &prediction.validation_loss,
+                relative_error,
+            ),
+            accuracy: error(|run| &run.accuracy, &prediction.accuracy, |p, m| (p - m).abs()),
+        }
+    }
 }
 
 /// What several runs do together: geometric means of crossings, median of final losses.
@@ -275,6 +318,9 @@ pub struct TargetScore {
     pub top1: Vec<Regret>,
     /// Of the best of the three best.
     pub top3: Vec<Regret>,
+    /// g of the configuration that is foretold to be the first at the target, and of the one that
+    /// is, over all configurations.
+    pub best_groups: Option<(u32, u32)>,
 }
 
 /// The score of a forecaster.
@@ -320,6 +366,15 @@ impl Score {
         self.worst(|a| a.reached_accuracy, f64::min)
     }
 
+    /// Largest factor between the best g foretold and the best true g, over the targets.
+    pub fn best_groups_ratio(&self) -> Option<f64> {
+        let ratio = |(one, other): (u32, u32)| {
+            let ratio = f64::from(one) / f64::from(other);
+            ratio.max(ratio.recip())
+        };
+        self.targets.iter().filter_map(|target| target.best_groups).map(ratio).reduce(f64::max)
+    }
+
     /// Largest over targets and saturations.
     pub fn regret_top1_max(&self) -> Option<f64> {
         let all = self.targets.iter().flat_map(|target| &target.top1);
@@ -353,6 +408,11 @@ impl Scoring {
     /// Scores the predictor.
     pub fn predictor(&self, cases: &[Case]) -> Score {
         self.score(cases, &|case| (case.truth.clone(), case.predictor.clone()))
+    }
+
+    /// Scores the noisy quadratic.
+    pub fn quadratic(&self, cases: &[Case]) -> Score {
+        self.score(cases, &|case| (case.truth.clone(), case.quadratic.clone()))
     }
 
     /// Scores the curve of g = 1.
@@ -412,6 +472,7 @@ impl Scoring {
                 agreement: agreement(&held_out, self.budget),
                 top1: regrets(&self.saturations_top1, 1),
                 top3: regrets(&self.saturations_top3, 3),
+                best_groups: best_groups(&all),
             }
         };
         Score {
@@ -441,6 +502,18 @@ impl Scoring {
             where_reached: share(&reached),
             curve: mean(&curves),
         }
+    }
+}
+
+/// Medians over the held-out configurations of the errors of other qualities than the loss.
+pub fn quality_errors(cases: &[Case]) -> QualityErrors {
+    let median = |of: fn(&QualityErrors) -> Option<f64>| {
+        let held_out = cases.iter().filter(|case| case.is_held_out());
+        quantile(&held_out.filter_map(|case| of(&case.qualities)).collect::<Vec<_>>(), 0.5)
+    };
+    QualityErrors {
+        validation_loss: median(|errors| errors.validation_loss),
+        accuracy: median(|errors| errors.accuracy),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use omnivore_sim::cluster::{Scenario, Timing, Unmonitored, run};
 use omnivore_sim::ids::MachineId;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::{Seed, Stream, stream};
 use omnivore_sim::workload::NetworkSpec;
 use proptest::prelude::*;
@@ -252,6 +252,7 @@ fn predicted_s(profile: &Profile, roster: Roster, jitter: Jitter) -> f64 {
         roster,
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing: Timing::Phases(times),
         updates: 4000,
         evaluate_every: 4000,

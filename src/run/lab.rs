@@ -204,6 +204,7 @@ impl RunConfig {
             roster: self.roster,
             strategy: self.strategy,
             rule: self.rule(),
+            schedule: self.learning_rate_schedule,
             timing,
             updates: self.updates,
             evaluate_every: self.evaluate_every,

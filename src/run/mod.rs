@@ -17,12 +17,13 @@ pub use probe::{Probed, probe};
 
 use std::ops::ControlFlow;
 
-use omnivore_sim::cluster::{self, Learning, Monitor, Record, RunError, Scenario};
+use omnivore_sim::cluster::{self, Learning, MomentumProbe, Monitor, Record, RunError, Scenario};
 use omnivore_sim::objective::{InitialModel, Objective};
-use omnivore_sim::protocol::ModelServer;
+use omnivore_sim::protocol::{ModelServer, ModelSnapshot};
 use omnivore_sim::trace::{CurvePoint, Trace};
 use omnivore_sim::units::SimTime;
 
+use crate::config::Measure;
 use crate::runtime::{
     Checkpoint, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup, train,
 };
@@ -38,10 +39,26 @@ pub fn simulate(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let learning = objective.map(|objective| Learning { start: objective.initial(), objective });
-    on_virtual_clock(Kind::Predicted, scenario, learning, progress)
+    on_virtual_clock(Kind::Predicted, scenario, learning, None, progress)
 }
 
-/// Runs a scenario on the virtual clock with real gradients.
+/// The same with a synthetic objective, of which the momentum of the run is measured by gradients
+/// of a second copy.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible.
+pub fn simulate_with_probe(
+    scenario: &Scenario,
+    objective: &mut dyn Objective,
+    probed: Box<dyn Objective>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let learning = Some(Learning { start: objective.initial(), objective });
+    on_virtual_clock(Kind::Predicted, scenario, learning, Some(probed), progress)
+}
+
+/// Runs a scenario on the virtual clock with real gradients; measures the momentum where the
+/// experiment asks for it.
 ///
 /// # Errors
 /// [`RunError`] when the scenario is not possible.
@@ -53,18 +70,26 @@ pub fn emulate(
     let mut objective = lab.objective(scenario.seed);
     let start = lab.start(scenario.seed);
     let learning = Learning { objective: &mut objective, start };
-    on_virtual_clock(Kind::Emulated, scenario, Some(learning), progress)
+    let probed = probed_objective(lab, scenario);
+    on_virtual_clock(Kind::Emulated, scenario, Some(learning), probed, progress)
+}
+
+/// A source of gradients for measuring the momentum, where the experiment asks for it.
+fn probed_objective(lab: &Lab, scenario: &Scenario) -> Option<Box<dyn Objective>> {
+    let wanted = lab.experiment().run.measure.contains(&Measure::Momentum);
+    wanted.then(|| Box::new(lab.objective(scenario.seed)) as Box<dyn Objective>)
 }
 
 fn on_virtual_clock<'a>(
     kind: Kind,
     scenario: &'a Scenario,
     learning: Option<Learning<'a>>,
+    probed: Option<Box<dyn Objective>>,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
-    let mut watch = Watch { progress, interrupted: false };
+    let mut watch = Watch::new(scenario, progress, probed);
     let (trace, model) = cluster::run(scenario, learning, &mut watch)?;
-    Ok(Outcome { interrupted: watch.interrupted, ..finish(kind, trace, model) })
+    Ok(watch.complete(finish(kind, trace, model)))
 }
 
 /// Follows the records of a real run on the virtual clock, with real gradients if a lab is given.
@@ -77,7 +102,8 @@ pub fn follow(
     records: &[Record],
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
-    let mut watch = Watch { progress, interrupted: false };
+    let probed = lab.and_then(|lab| probed_objective(lab, scenario));
+    let mut watch = Watch::new(scenario, progress, probed);
     let mut objective = lab.map(|lab| lab.objective(scenario.seed));
     let learning = match (&mut objective, lab) {
         (Some(objective), Some(lab)) => {
@@ -86,11 +112,8 @@ pub fn follow(
         _ => None,
     };
     let (trace, model) = cluster::replay(scenario, records, learning, &mut watch)?;
-    Ok(Outcome {
-        interrupted: watch.interrupted,
-        records: records.to_vec(),
-        ..finish(Kind::Emulated, trace, model)
-    })
+    let outcome = watch.complete(finish(Kind::Emulated, trace, model));
+    Ok(Outcome { records: records.to_vec(), ..outcome })
 }
 
 fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
@@ -104,6 +127,7 @@ fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
         records: Vec::new(),
         interrupted: false,
         lateness: None,
+        momentum: None,
         state: None,
     }
 }
@@ -142,6 +166,7 @@ pub fn execute(
         records: done.state.records.clone(),
         interrupted: done.interrupted,
         lateness,
+        momentum: None,
         state: Some(done.state),
     })
 }
@@ -150,9 +175,36 @@ pub fn execute(
 struct Watch<'a> {
     progress: &'a dyn RunProgress,
     interrupted: bool,
+    probe: Option<MomentumProbe>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        scenario: &Scenario,
+        progress: &'a dyn RunProgress,
+        probed: Option<Box<dyn Objective>>,
+    ) -> Self {
+        let probe = probed.map(|objective| MomentumProbe::new(scenario, objective));
+        Watch { progress, interrupted: false, probe }
+    }
+
+    /// Adds what was seen to what the run left behind.
+    fn complete(&self, outcome: Outcome) -> Outcome {
+        Outcome {
+            interrupted: self.interrupted,
+            momentum: self.probe.as_ref().map(MomentumProbe::report),
+            ..outcome
+        }
+    }
 }
 
 impl Monitor for Watch<'_> {
+    fn updated(&mut self, model: &ModelSnapshot) {
+        if let Some(probe) = &mut self.probe {
+            probe.updated(model);
+        }
+    }
+
     fn evaluated(&mut self, point: &CurvePoint) -> ControlFlow<()> {
         self.progress.updated(point.update);
         self.progress.evaluated(point);

@@ -1,6 +1,6 @@
 //! What a run leaves behind, and who follows it.
 
-use omnivore_sim::cluster::Record;
+use omnivore_sim::cluster::{MomentumError, MomentumReport, Record};
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::trace::{CurvePoint, Trace};
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,8 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Of a paced run.
     pub lateness: Option<Lateness>,
+    /// Momentum measured on the way, or why it cannot be told, where it was asked for.
+    pub momentum: Option<Result<MomentumReport, MomentumError>>,
     /// Of a real run, to go on from.
     pub state: Option<Checkpoint>,
 }

@@ -104,7 +104,7 @@ mod tests {
     use omnivore_sim::cluster::Timing;
     use omnivore_sim::hardware::ServiceLaw;
     use omnivore_sim::objective::NoisyQuadratic;
-    use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+    use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
     use omnivore_sim::units::SimDuration;
 
     #[test]
@@ -116,6 +116,7 @@ mod tests {
             roster,
             strategy: StrategySpec::Groups,
             rule: UpdateRule { learning_rate, explicit_momentum: 0.0, weight_decay: 0.0 },
+            schedule: Schedule::Constant,
             timing: Timing::WholeCycle {
                 mean: SimDuration::from_nanos(1_000_000),
                 law: ServiceLaw::Exponential,

@@ -176,12 +176,13 @@ impl<'a> Coordinator<'a> {
         let bound = scenario.divergence_loss;
         let (server, witness, mut records) = match resume {
             None => (
-                ModelServer::new(scenario.rule, start),
+                ModelServer::new(scenario.rule, start).scheduled(scenario.schedule),
                 Witness::new(scenario.roster, bound),
                 Vec::new(),
             ),
             Some(state) => (
-                ModelServer::with_velocity(scenario.rule, state.weights, state.velocity),
+                ModelServer::with_velocity(scenario.rule, state.weights, state.velocity)
+                    .scheduled(scenario.schedule),
                 Witness::continuing(scenario.roster, bound, state.trace),
                 state.records,
             ),
@@ -511,7 +512,8 @@ impl<'a> Coordinator<'a> {
                 return self.after_update(monitor);
             }
             Action::Change { machine, change } => {
-                self.replicas.change(machine, change, self.scenario.rule);
+                let rule = self.scenario.rule_at(self.witness.updates());
+                self.replicas.change(machine, change, rule);
             }
             Action::Push { machine, parcel } => {
                 self.replicas.pack(machine, parcel);
@@ -619,7 +621,8 @@ impl<'a> Coordinator<'a> {
             Stage::Forward => Task::Forward { model: model(), cycle, share },
             Stage::Whole | Stage::Local => match &self.shared {
                 Some(shared) => {
-                    let (model, rule) = (Arc::clone(shared), self.scenario.rule);
+                    let rule = self.scenario.rule_at(self.witness.updates());
+                    let model = Arc::clone(shared);
                     Task::Shared { model, rule, cycle, share }
                 }
                 None => Task::Whole { model: model(), cycle, share },

@@ -9,7 +9,9 @@ use omnivore_sim::cluster::{
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::{Link, ServiceLaw};
 use omnivore_sim::objective::Objective;
-use omnivore_sim::protocol::{Agn, FcPlacement, Hogwild, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{
+    Agn, FcPlacement, Hogwild, Roster, Schedule, StrategySpec, UpdateRule,
+};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{CurvePoint, Trace};
 use omnivore_sim::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
@@ -45,6 +47,7 @@ fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
         roster: Roster { conv_machines, groups, fc, mini_batch: 8 },
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.01, explicit_momentum: 0.5, weight_decay: 0.001 },
+        schedule: Schedule::Steps { every: 20, factor: 0.5 },
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(4), law: ServiceLaw::Constant },
         updates: 40,
         evaluate_every: 10,

@@ -43,7 +43,9 @@ fn every_validation_runs_its_smoke_file_and_has_a_full_grid_that_is_possible() {
         let name = folder.file_name().expect("a folder has a name");
         let object = json_of(&validate(&folder.join("smoke.toml"), &out.path().join(name), &[]));
         assert_eq!(object["verb"], "validate");
-        assert_eq!(object["kind"], "emulated");
+        let is_paced = name.to_string_lossy().ends_with("paced");
+        assert_eq!(object["kind"], if is_paced { "measured" } else { "emulated" });
+        assert_eq!(object["accuracy_error"].is_number(), is_paced, "where examples are held out");
         let checked = program().arg("check").arg(&folder).output().expect("the program starts");
         assert_eq!(code(&checked), 0, "{}", error_text(&checked));
     }
@@ -57,6 +59,7 @@ fn a_validation_has_every_number_of_the_contract_and_a_residual_per_configuratio
         assert!(!object[key].is_null(), "{key}");
     }
     assert!(!object["baselines"]["trivial"]["reached_accuracy"].is_null());
+    assert!(!object["baselines"]["quadratic"]["reached_accuracy"].is_null());
     assert!(!object["baselines"]["equivalent_momentum"]["reached_accuracy"].is_null());
     // 4 held-out configurations and 2 references, one target.
     let residuals = object["residuals"].as_array().expect("a list");

@@ -35,8 +35,8 @@ pub use mean_motion::{
     BLOCKS, MeanMotion, MomentumEstimate, Path, constant_delay_momentum, jackknife,
 };
 pub use momentum::{
-    MeanState, MeasuredMomentum, Root, TwoPoleLaw, TwoPoles, effective_learning_rate,
-    implicit_momentum, largest_mean_stable_step,
+    MeanState, MeasuredMomentum, Root, StalenessMomentum, TwoPoleLaw, TwoPoles,
+    effective_learning_rate, implicit_momentum, largest_mean_stable_step,
 };
 pub use second_moments::{
     ConstantDelayMoments, ExponentialMoments, MomentRecursion, MomentRun, Moments,

@@ -113,6 +113,44 @@ impl MeasuredMomentum {
     }
 }
 
+/// The momentum that a measured staleness stands for, if it is distributed as theory has it.
+///
+/// `ν = τ̄ / (1 + τ̄)` for a mean staleness τ̄, which is `1 - 1/g` at τ̄ = g - 1. The law holds for
+/// geometric staleness, whose standard deviation is `√(τ̄(1 + τ̄))`; equal machines with constant
+/// service have the same mean and hardly any deviation, and there it says nothing.
+///
+/// Source: arXiv:1605.09774, theorem 3.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StalenessMomentum {
+    /// `ν`.
+    pub implicit: f64,
+    /// With the explicit momentum, by [`TwoPoles::total_momentum`].
+    pub total: f64,
+    /// Measured standard deviation over that of geometric staleness of the same mean; 1 where
+    /// nothing is stale.
+    pub deviation_ratio: f64,
+}
+
+impl StalenessMomentum {
+    /// From mean and standard deviation of the staleness, beside an explicit momentum.
+    pub fn of(mean: f64, standard_deviation: f64, explicit_momentum: f64) -> Self {
+        let implicit = mean / (1.0 + mean);
+        let geometric = (mean * (1.0 + mean)).sqrt();
+        let poles = TwoPoles { explicit_momentum, implicit_momentum: implicit };
+        StalenessMomentum {
+            implicit,
+            total: poles.total_momentum(),
+            deviation_ratio: if geometric > 0.0 { standard_deviation / geometric } else { 1.0 },
+        }
+    }
+
+    /// Whether the staleness is so distributed that the law `1 - 1/g` may be used: its deviation
+    /// is within a quarter of that of geometric staleness.
+    pub fn law_holds(&self) -> bool {
+        (self.deviation_ratio - 1.0).abs() <= 0.25
+    }
+}
+
 /// The mean recursion on one quadratic direction, as the polynomial whose roots are its modes:
 ///
 /// `(z - 1)(z - μ)(z - q) + p·x·z² = 0`, with `p = 1/g`, `q = 1 - p`, `x = ηh`

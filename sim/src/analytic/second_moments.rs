@@ -294,10 +294,50 @@ impl MomentRun {
             ServiceLaw::Exponential => {
                 self.trajectory(ExponentialMoments::at_rest(self.groups, direction), updates)
             }
-            ServiceLaw::Constant => {
-                self.trajectory(ConstantDelayMoments::at_rest(self.groups, direction)?, updates)
+            ServiceLaw::Constant if self.groups.get() > ConstantDelayMoments::MOST_GROUPS => {
+                let limit = ConstantDelayMoments::MOST_GROUPS;
+                return Err(AnalyticError::TooManyGroups { groups: self.groups.get(), limit });
             }
+            ServiceLaw::Constant => self.delayed(direction, updates),
         })
+    }
+
+    /// `E[w²]` under constant service by the impulse response, in O(1) per update.
+    ///
+    /// The mean and the answer to the noise of one update follow the same scalar recursion
+    /// `v' = μv - x·w_{t-τ}`, `w' = w + v'`: the mean m from rest at 1, the answer ψ from 0 with a
+    /// first velocity of 1. Noises are independent, so
+    ///
+    /// ```text
+    /// E[w_t²] = m_t² E[w_0²] + η²s Σ_{k=1..t} ψ_k²
+    /// ```
+    ///
+    /// Holds like [`ConstantDelayMoments`], to which it is equal.
+    ///
+    /// Source: linearity of the update rule.
+    fn delayed(&self, direction: QuadraticDirection, updates: usize) -> Vec<f64> {
+        let UpdateRule { learning_rate: eta, explicit_momentum: mu } = self.rule;
+        let x = eta * direction.curvature;
+        let staleness = self.groups.get() as usize - 1;
+        let response = |before: f64, velocity: f64| {
+            let (mut weights, mut v) = (Vec::with_capacity(updates + 1), 0.0);
+            weights.push(before);
+            for t in 0..updates {
+                let read = t.checked_sub(staleness).map_or(before, |at| weights[at]);
+                v = mu * v - x * read + if t == 0 { velocity } else { 0.0 };
+                weights.push(weights[t] + v);
+            }
+            weights
+        };
+        let (mean, answer) = (response(1.0, 0.0), response(0.0, 1.0));
+        let mut noise = 0.0;
+        let moment = |(m, psi): (&f64, &f64)| {
+            noise += psi * psi;
+            let value = m * m * direction.initial_second_moment
+                + eta * eta * direction.gradient_variance * noise;
+            if value.is_finite() { value } else { f64::INFINITY }
+        };
+        mean.iter().zip(&answer).map(moment).collect()
     }
 
     /// Expected loss above its minimum, `Σ ½·h·E[w²]` over the directions, at updates
@@ -316,6 +356,47 @@ impl MomentRun {
             let moments = self.second_moments(*direction, updates)?;
             for (total, moment) in loss.iter_mut().zip(moments) {
                 *total += 0.5 * direction.curvature * moment;
+            }
+        }
+        Ok(loss)
+    }
+
+    /// The same as [`MomentRun::excess_loss`] with the learning rate of update t, counted from 0,
+    /// multiplied by `factor(t)`.
+    ///
+    /// # Errors
+    /// As [`MomentRun::second_moments`], for any direction.
+    pub fn excess_loss_scheduled(
+        &self,
+        spectrum: &[QuadraticDirection],
+        updates: usize,
+        factor: impl Fn(u64) -> f64,
+    ) -> Result<Vec<f64>, AnalyticError> {
+        let factors: Vec<f64> = (0..updates as u64).map(factor).collect();
+        if factors.iter().all(|factor| factor.to_bits() == 1.0_f64.to_bits()) {
+            return self.excess_loss(spectrum, updates);
+        }
+        self.rule.check()?;
+        let mut loss = vec![0.0; updates + 1];
+        for direction in spectrum.iter().filter(|direction| direction.curvature != 0.0) {
+            direction.check()?;
+            let mut add = |at: usize, moment: f64| {
+                let moment = if moment.is_finite() { moment } else { f64::INFINITY };
+                loss[at] += 0.5 * direction.curvature * moment;
+            };
+            let mut moments: Box<dyn MomentRecursion> = match self.law {
+                ServiceLaw::Exponential => {
+                    Box::new(ExponentialMoments::at_rest(self.groups, *direction))
+                }
+                ServiceLaw::Constant => {
+                    Box::new(ConstantDelayMoments::at_rest(self.groups, *direction)?)
+                }
+            };
+            add(0, moments.weight_second_moment());
+            for (at, factor) in factors.iter().enumerate() {
+                let learning_rate = self.rule.learning_rate * factor;
+                moments.update(UpdateRule { learning_rate, ..self.rule });
+                add(at + 1, moments.weight_second_moment());
             }
         }
         Ok(loss)

@@ -1,10 +1,12 @@
 //! A whole run on the virtual clock: hardware, protocol and objective on the event engine.
 
 mod fair_link;
+mod momentum;
 mod run;
 mod timing;
 mod witness;
 
+pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
     Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
     message_after, message_sizes, replay, run, run_strategy,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::hardware::{Link, Network, ParameterExchange, Placement, ServiceLaw, Sharing};
-use crate::protocol::{FcPlacement, LocalSgd, Roster, StrategySpec, UpdateRule};
+use crate::protocol::{FcPlacement, LocalSgd, Roster, Schedule, StrategySpec, UpdateRule};
 use crate::rng::Seed;
 use crate::trace::Trace;
 use crate::units::{Bytes, BytesPerSecond, SimDuration};
@@ -36,6 +36,7 @@ fn scenario(strategy: StrategySpec, machines: u32, network: NetworkTimes) -> Sce
         roster: Roster { conv_machines: machines, groups, fc, mini_batch: machines },
         strategy,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing: Timing::Phases(PhaseTimes {
             machines: vec![machine; machines as usize],
             fc: affine(0.0),

@@ -13,8 +13,8 @@ use crate::ids::MachineId;
 use crate::objective::{InitialModel, Objective, Parameters};
 use crate::protocol::{
     Action, Application, Block, Blocked, Cutter, Cycle, Event, FcPlacement, ModelPart, ModelServer,
-    Parcel, Progress, ProtocolError, Replicas, Roster, Share, Stage, Strategy, StrategySpec,
-    UpdateRule, strategy,
+    ModelSnapshot, Parcel, Progress, ProtocolError, Replicas, Roster, Schedule, Share, Stage,
+    Strategy, StrategySpec, UpdateRule, strategy,
 };
 use crate::rng::Seed;
 use crate::trace::{Content, CurvePoint, Trace};
@@ -29,6 +29,8 @@ pub struct Scenario {
     pub strategy: StrategySpec,
     /// How a gradient changes the model.
     pub rule: UpdateRule,
+    /// How its learning rate changes over the updates.
+    pub schedule: Schedule,
     /// When things happen.
     pub timing: Timing,
     /// Updates of the conv (or whole) model after which the run ends.
@@ -39,6 +41,14 @@ pub struct Scenario {
     pub divergence_loss: f64,
     /// The run's seed.
     pub seed: Seed,
+}
+
+impl Scenario {
+    /// The update rule of an update, counted from 0, with its learning rate as the schedule has it.
+    pub fn rule_at(&self, update: u64) -> UpdateRule {
+        let learning_rate = self.rule.learning_rate * self.schedule.factor(update);
+        UpdateRule { learning_rate, ..self.rule }
+    }
 }
 
 /// What is learned in a run, and from which parameters.
@@ -93,6 +103,9 @@ pub trait Monitor {
     /// Told of every evaluation.
     fn evaluated(&mut self, point: &CurvePoint) -> ControlFlow<()>;
 
+    /// Told of the model at the beginning and after every update of the conv (or whole) model.
+    fn updated(&mut self, _model: &ModelSnapshot) {}
+
     /// Told of every event that the strategy is given, in order.
     fn event(&mut self, _time: SimTime, _event: Event) {}
 }
@@ -142,6 +155,7 @@ pub fn run_strategy<'a>(
     let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
     let mut driver = Driver::new(scenario, learning, clock);
     let mut actions = Vec::new();
+    driver.show_model(monitor);
     let mut end = driver.evaluate_if_due(monitor);
     while end.is_none() {
         let Some((now, event)) = driver.next_event()? else {
@@ -172,6 +186,7 @@ pub fn replay<'a>(
     let clock = Clock::Recorded { now: SimTime::ZERO };
     let mut driver = Driver::new(scenario, learning, clock);
     let mut actions = Vec::new();
+    driver.show_model(monitor);
     let mut end = driver.evaluate_if_due(monitor);
     for record in records {
         // Local models and velocities do not outlive an interruption.
@@ -250,7 +265,7 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(scenario: &'a Scenario, learning: Option<Learning<'a>>, clock: Clock) -> Self {
-        let Scenario { roster, rule, divergence_loss, .. } = scenario;
+        let Scenario { roster, rule, schedule, divergence_loss, .. } = scenario;
         let (objective, start) = match learning {
             Some(Learning { objective, start }) => (Some(objective), start),
             None => (None, InitialModel::default()),
@@ -258,7 +273,7 @@ impl<'a> Driver<'a> {
         let (conv, fc) = (start.conv.len(), start.fc.len());
         let connections = objective.as_ref().map_or(Vec::new(), |o| o.connections());
         let cutter = Cutter::new(conv, fc, connections, scenario.seed);
-        let server = ModelServer::new(*rule, start).cut_by(cutter);
+        let server = ModelServer::new(*rule, start).cut_by(cutter).scheduled(*schedule);
         Driver {
             scenario,
             objective,
@@ -371,7 +386,11 @@ impl<'a> Driver<'a> {
         for action in actions.drain(..) {
             let is_update = action.is_update();
             self.carry_out(action)?;
-            if is_update && let Some(end) = self.evaluate_if_due(monitor) {
+            if !is_update {
+                continue;
+            }
+            self.show_model(monitor);
+            if let Some(end) = self.evaluate_if_due(monitor) {
                 return Ok(Some(end));
             }
         }
@@ -392,7 +411,8 @@ impl<'a> Driver<'a> {
             Action::ServeFc { cycle } => self.serve_fc(cycle)?,
             Action::Apply(application) => self.apply(&application),
             Action::Change { machine, change } if learns => {
-                self.replicas.change(machine, change, self.scenario.rule);
+                let rule = self.scenario.rule_at(self.witness.updates());
+                self.replicas.change(machine, change, rule);
             }
             Action::Change { .. } => {}
             Action::Push { machine, parcel } => self.push(machine, parcel)?,
@@ -577,6 +597,12 @@ impl<'a> Driver<'a> {
     fn occupy_model_server(&mut self, parts: u32) {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             clockwork.update(engine.now(), parts);
+        }
+    }
+
+    fn show_model(&self, monitor: &mut dyn Monitor) {
+        if self.objective.is_some() {
+            monitor.updated(self.server.weights());
         }
     }
 

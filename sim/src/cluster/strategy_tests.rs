@@ -10,8 +10,8 @@ use crate::protocol::{
     Accumulate, Action, AdaptiveElastic, Adsp, Agn, Allotment, Application, AsyncLocal,
     AsyncPerKey, BackupWorkers, Blocked, Cycle, Diloco, Dssp, Easgd, Event, FcPlacement,
     GradientCoding, Hogbatch, Hogwild, KnobValue, Late, LocalOptimizer, LocalSgd, ModelPart,
-    ModelServer, Progress, ProtocolError, Roster, ServerRule, Ssp, Stage, StepsOfMachines,
-    StrategySpec, Subnets, Term, Update, UpdateRule,
+    ModelServer, Progress, ProtocolError, Roster, Schedule, ServerRule, Ssp, Stage,
+    StepsOfMachines, StrategySpec, Subnets, Term, Update, UpdateRule,
 };
 use crate::rng::Seed;
 use crate::trace::Trace;
@@ -46,6 +46,7 @@ fn scenario(strategy: StrategySpec, groups: u32, timing: Timing) -> Scenario {
         roster: Roster { conv_machines, groups, fc: FcPlacement::Replicated, mini_batch: BATCH },
         strategy,
         rule: UpdateRule { learning_rate: 0.05, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing,
         updates: 60,
         evaluate_every: 10,

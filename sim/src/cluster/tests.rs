@@ -10,7 +10,9 @@ use crate::analytic;
 use crate::hardware::{Link, ServiceLaw};
 use crate::ids::{GroupId, MachineId};
 use crate::objective::{NoisyQuadratic, Objective};
-use crate::protocol::{Event, FcPlacement, ModelServer, Roster, StrategySpec, UpdateRule};
+use crate::protocol::{
+    Event, FcPlacement, ModelServer, Roster, Schedule, StrategySpec, UpdateRule,
+};
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
 use crate::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
@@ -22,6 +24,7 @@ fn scenario(roster: Roster, timing: Timing) -> Scenario {
         roster,
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing,
         updates: 200,
         evaluate_every: 50,

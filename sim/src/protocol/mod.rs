@@ -84,7 +84,7 @@ pub use server::{ModelServer, ModelSnapshot};
 pub use ssp::Ssp;
 pub use staleness_aware::StalenessAware;
 pub use subnets::Subnets;
-pub use update_rule::{OuterRule, UpdateRule};
+pub use update_rule::{OuterRule, Schedule, UpdateRule};
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Application, Block, Cut, Cutter, Entries, Exchange, Gradient, InitialModel, ModelPart,
-    MomentumTurn, Replicas, ServerRule, Share, Term, UpdateRule, mean_of,
+    MomentumTurn, Replicas, Schedule, ServerRule, Share, Term, UpdateRule, mean_of,
 };
 use crate::ids::MachineId;
 
@@ -21,6 +21,7 @@ pub struct ModelSnapshot {
 #[derive(Clone, Debug)]
 pub struct ModelServer {
     rule: UpdateRule,
+    schedule: Schedule,
     weights: ModelSnapshot,
     conv_velocity: Vec<f32>,
     fc_velocity: Vec<f32>,
@@ -49,6 +50,7 @@ impl ModelServer {
         let weights = ModelSnapshot { conv: Arc::new(weights.conv), fc: Arc::new(weights.fc) };
         ModelServer {
             rule,
+            schedule: Schedule::Constant,
             weights,
             conv_velocity: velocity.conv,
             fc_velocity: velocity.fc,
@@ -80,6 +82,12 @@ impl ModelServer {
             Cut::Even { .. } => replicas.receive_block(machine, &self.weights, &entries),
             Cut::Subnets { .. } => replicas.receive_subnet(machine, &self.weights, entries),
         }
+    }
+
+    /// The same model with a learning rate that changes over the updates of each part.
+    #[must_use]
+    pub fn scheduled(self, schedule: Schedule) -> Self {
+        ModelServer { schedule, ..self }
     }
 
     /// The parameters, when the run is over.
@@ -136,8 +144,12 @@ impl ModelServer {
     pub fn apply_sum(&mut self, application: &Application, replicas: &mut Replicas) {
         let Application { update, terms, by, .. } = application;
         let part = update.part;
+        let own_rate = self.rule.learning_rate;
+        // The first update of a part makes its version 1.
+        self.rule.learning_rate *= self.schedule.factor(update.written.0.saturating_sub(1));
         if let ModelPart::Block(block) = part {
             self.apply_block(block, application, replicas);
+            self.rule.learning_rate = own_rate;
             return;
         }
         if part != ModelPart::Fc {
@@ -145,6 +157,7 @@ impl ModelServer {
         }
         let sum = summed(part, terms, |machine| replicas.outgoing(machine));
         self.apply_by(*by, part, (&sum.conv, &sum.fc));
+        self.rule.learning_rate = own_rate;
     }
 
     /// Changes one block, by the gradient or the local model of the one machine behind it.

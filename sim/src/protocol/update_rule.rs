@@ -44,6 +44,70 @@ impl UpdateRule {
     }
 }
 
+/// How the learning rate of an [`UpdateRule`] changes over the updates of a run.
+///
+/// Update t, counted from 0, has the learning rate η·f(t).
+///
+/// ```
+/// use omnivore_sim::protocol::Schedule;
+///
+/// let schedule = Schedule::Steps { every: 100, factor: 0.5 };
+/// assert_eq!([0, 99, 100, 250].map(|t| schedule.factor(t)), [1.0, 1.0, 0.5, 0.25]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// f(t) = 1.
+    #[default]
+    Constant,
+    /// f(t) = factor^⌊t/every⌋.
+    Steps {
+        /// Updates between two changes, at least 1.
+        every: u64,
+        /// By what the learning rate is multiplied at each change; above 0.
+        factor: f32,
+    },
+    /// From 1 to `to` along a straight line over the first updates, then `to`.
+    Linear {
+        /// Updates until then, at least 1.
+        over: u64,
+        /// The last factor, at least 0.
+        to: f32,
+    },
+    /// f(t) = to + (1 − to)·(1 + cos(π·t/over))/2 over the first updates, then `to`.
+    ///
+    /// Source: Loshchilov, Hutter, "SGDR", arXiv:1608.03983, without restarts.
+    Cosine {
+        /// Updates until then, at least 1.
+        over: u64,
+        /// The last factor, at least 0.
+        to: f32,
+    },
+}
+
+impl Schedule {
+    /// f(t) at update t, counted from 0.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "learning rates are single precision"
+    )]
+    pub fn factor(self, update: u64) -> f32 {
+        let part = |over: u64| (update as f64 / over.max(1) as f64).min(1.0);
+        match self {
+            Schedule::Constant => 1.0,
+            Schedule::Steps { every, factor } => {
+                factor.powi(i32::try_from(update / every.max(1)).unwrap_or(i32::MAX))
+            }
+            Schedule::Linear { over, to } => (1.0 + part(over) * (f64::from(to) - 1.0)) as f32,
+            Schedule::Cosine { over, to } => {
+                let fallen = 0.5 * (1.0 + (std::f64::consts::PI * part(over)).cos());
+                (f64::from(to) + (1.0 - f64::from(to)) * fallen) as f32
+            }
+        }
+    }
+}
+
 /// m ← μ·m + d, then w ← w − η·(d + μ·m): Nesterov momentum on outer gradients d.
 ///
 /// An outer gradient is the mean of w₀ − w_i over machines that started at w₀ and made local steps
@@ -122,6 +186,18 @@ impl OuterRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_schedule_begins_at_one_and_ends_where_it_says() {
+        let to = 0.25;
+        for schedule in [Schedule::Linear { over: 40, to }, Schedule::Cosine { over: 40, to }] {
+            assert!((schedule.factor(0) - 1.0).abs() < 1e-7);
+            assert!((schedule.factor(20) - 0.625).abs() < 1e-6, "half way: {schedule:?}");
+            assert!([40, 41, 1000].iter().all(|t| (schedule.factor(*t) - to).abs() < 1e-7));
+            let falls = (0..40).all(|t| schedule.factor(t + 1) < schedule.factor(t));
+            assert!(falls, "{schedule:?}");
+        }
+    }
 
     #[test]
     fn three_updates_by_hand_with_momentum_and_weight_decay() {

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use omnivore_sim::cluster::{Scenario, Timing, Unmonitored, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::ids::MachineId;
-use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec, UpdateRule};
+use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{Actor, Span};
 use omnivore_sim::units::{SimDuration, SimTime};
@@ -17,6 +17,7 @@ fn scenario(groups: u32, fc: FcPlacement) -> Scenario {
         roster: Roster { conv_machines: 4, groups, fc, mini_batch: 8 },
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
+        schedule: Schedule::Constant,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(20),
             law: ServiceLaw::Lognormal(0.3),

@@ -227,3 +227,18 @@ proptest! {
         prop_assert!(contraction(limit * (1.0 + 1e-6)) > 1.0);
     }
 }
+
+#[test]
+fn geometric_staleness_stands_for_the_momentum_of_the_law_and_constant_staleness_is_told_apart() {
+    use crate::analytic::StalenessMomentum;
+    for groups in [1_u32, 2, 4, 8, 16] {
+        let g = f64::from(groups);
+        let geometric = StalenessMomentum::of(g - 1.0, (g * (g - 1.0)).sqrt(), 0.3);
+        assert!((geometric.implicit - implicit_momentum(count(groups))).abs() < 1e-12);
+        let total = TwoPoles::of_groups(count(groups), 0.3).total_momentum();
+        assert!((geometric.total - total).abs() < 1e-12);
+        assert!(geometric.law_holds());
+        let constant = StalenessMomentum::of(g - 1.0, 0.0, 0.3);
+        assert_eq!(constant.law_holds(), groups == 1);
+    }
+}

@@ -231,3 +231,42 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// The impulse response and the covariance recursion say the same of constant cycles.
+    #[test]
+    fn the_impulse_response_has_the_moments_of_the_covariance_recursion(
+        groups in 1_u32..12, mu in -0.5_f64..0.9, part in 0.05_f64..0.95,
+    ) {
+        let rule = rule_at(ServiceLaw::Constant, groups, mu, part);
+        let direction = noisy_direction();
+        let run = MomentRun { law: ServiceLaw::Constant, groups: count(groups), rule };
+        let by_response = run.second_moments(direction, 80).expect("possible run");
+        let mut recursion = ConstantDelayMoments::at_rest(count(groups), direction).expect("few");
+        for by_response in by_response {
+            let moment = recursion.weight_second_moment();
+            prop_assert!((by_response / moment - 1.0).abs() < 1e-8, "{by_response} {moment}");
+            recursion.update(rule);
+        }
+    }
+
+    /// A schedule that multiplies by a constant is another learning rate, under both laws.
+    #[test]
+    fn a_constant_factor_on_every_update_is_another_learning_rate(
+        groups in 1_u32..12, mu in -0.5_f64..0.9, factor in 0.1_f64..0.9,
+    ) {
+        for law in LAWS {
+            let rule = rule_at(law, groups, mu, 0.8);
+            let slower = UpdateRule { learning_rate: factor * rule.learning_rate, ..rule };
+            let run = |rule| MomentRun { law, groups: count(groups), rule };
+            let spectrum = [noisy_direction()];
+            let scheduled = run(rule)
+                .excess_loss_scheduled(&spectrum, 40, |_| factor)
+                .expect("possible run");
+            let plain = run(slower).excess_loss(&spectrum, 40).expect("possible run");
+            for (a, b) in scheduled.iter().zip(&plain) {
+                prop_assert!((a / b - 1.0).abs() < 1e-8, "{a} {b}");
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What any predictor says of one configuration.
+
+use omnivore_sim::analytic::StalenessMomentum;
+use omnivore_sim::cluster::Scenario;
+use omnivore_sim::trace::{StalenessSummary, Trace};
+
+use super::curve::{Crossing, Curve};
+use super::monotone::MonotoneMap;
+use super::proxy::NORMAL_90;
+use super::stability::StabilityLimit;
+
+/// Middles of the ninths of the standard normal law.
+const NORMAL_NINTHS: [f64; 9] =
+    [-1.593_2, -0.967_4, -0.589_5, -0.282_2, 0.0, 0.282_2, 0.589_5, 0.967_4, 1.593_2];
+
+/// Sums of weights are exact to this.
+const ROUNDING: f64 = 1e-9;
+
+/// Foretells what a scenario does.
+pub trait Predict: Sync {
+    /// Loss against updates and time, with an interval.
+    ///
+    /// # Errors
+    /// What the simulator or theory says of an impossible scenario.
+    fn predict(&self, scenario: &Scenario) -> Result<Prediction, String>;
+}
+
+/// What a predictor says of one configuration.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// Smoothed training loss: at each evaluation the weighted median of the draws.
+    pub loss: Curve,
+    /// Lower end of the 90 % interval of the loss of one real run, at the same evaluations.
+    pub low: Vec<f64>,
+    /// Upper end.
+    pub high: Vec<f64>,
+    /// What the real run may do, each with its weight.
+    pub draws: Vec<Draw>,
+    /// Standard deviation of the error of ln loss that all draws share.
+    pub level_sd: f64,
+    /// Loss on the validation data, where calibration saw it.
+    pub validation_loss: Option<Curve>,
+    /// Accuracy on the validation data, likewise.
+    pub accuracy: Option<Curve>,
+    /// The largest safe learning rates, where they were asked for.
+    pub stability: Option<StabilityLimit>,
+    /// Mean time between updates, from the event engine.
+    pub time_per_update_s: Option<f64>,
+    /// Mean length of a group's cycle.
+    pub cycle_time_s: Option<f64>,
+    /// Staleness of one run.
+    pub staleness: StalenessSummary,
+}
+
+/// A smoothed loss curve that the real run may follow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draw {
+    /// Its probability; those of a prediction add up to 1.
+    pub weight: f64,
+    /// The curve.
+    pub curve: Curve,
+}
+
+/// How far a real run may be from every draw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    /// Standard deviation of the error of ln loss that all draws share.
+    pub(super) level_sd: f64,
+    /// Factor on the standard deviation of ln loss between draws.
+    pub(super) inflation: f64,
+}
+
+/// Monotone maps from training loss to what else is of interest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Qualities {
+    /// To the loss on the validation data.
+    pub validation_loss: Option<MonotoneMap>,
+    /// To the accuracy on them.
+    pub accuracy: Option<MonotoneMap>,
+}
+
+impl Prediction {
+    /// Puts draws of the loss together with the times and staleness of a run.
+    pub(super) fn of(
+        draws: Vec<Draw>,
+        spread: Spread,
+        trace: &Trace,
+        qualities: &Qualities,
+    ) -> Self {
+        let loss = median_curve(&draws);
+        let bounds = |sign: f64| -> Vec<f64> {
+            (0..loss.values.len())
+                .map(|at| {
+                    let sd = spread.level_sd.hypot(spread.inflation * ln_sd(&draws, at));
+                    loss.values[at] * (sign * NORMAL_90 * sd).exp()
+                })
+                .collect()
+        };
+        let mapped = |map: &Option<MonotoneMap>| {
+            let values = |map: &MonotoneMap| loss.values.iter().map(|l| map.at(*l)).collect();
+            map.as_ref().map(|map| loss.with_values(values(map)))
+        };
+        Prediction {
+            low: bounds(-1.0),
+            high: bounds(1.0),
+            level_sd: spread.level_sd,
+            validation_loss: mapped(&qualities.validation_loss),
+            accuracy: mapped(&qualities.accuracy),
+            stability: None,
+            time_per_update_s: trace.time_per_update_s(),
+            cycle_time_s: trace.cycle_time_s(),
+            staleness: trace.staleness(),
+            loss,
+            draws,
+        }
+    }
+
+    /// Where the predicted curve reaches a loss, if it does.
+    pub fn reaches(&self, loss: f64) -> Option<Crossing> {
+        self.loss.falls_to(loss)
+    }
+
+    /// Earliest and latest crossing at 90 %; `None` as latest where more than 5 % of what may
+    /// happen never reach the loss, as earliest where fewer than 5 % reach it.
+    ///
+    /// What may happen is every draw with every one of nine equally likely errors of its level.
+    pub fn reaches_between(&self, loss: f64) -> (Option<Crossing>, Option<Crossing>) {
+        let mut crossings: Vec<(Crossing, f64)> = Vec::new();
+        for draw in &self.draws {
+            for error in NORMAL_NINTHS.map(|z| z * self.level_sd) {
+                if let Some(crossing) = draw.curve.falls_to(loss * (-error).exp()) {
+                    #[expect(clippy::cast_precision_loss, reason = "nine")]
+                    crossings.push((crossing, draw.weight / NORMAL_NINTHS.len() as f64));
+                }
+            }
+        }
+        crossings.sort_by(|a, b| a.0.updates.total_cmp(&b.0.updates));
+        let at = |share: f64| {
+            let mut below = 0.0;
+            crossings.iter().find_map(|(crossing, weight)| {
+                below += weight;
+                (below >= share - ROUNDING).then_some(*crossing)
+            })
+        };
+        (at(0.05), at(0.95))
+    }
+
+    /// Probability that a real run reaches a loss within the budget: over the draws, that its
+    /// error ε ~ N(0, sd²) of ln loss lets the lowest point of the draw come down to it.
+    pub fn probability_of_reaching(&self, loss: f64) -> f64 {
+        let of = |draw: &Draw| {
+            let least = draw.curve.values.iter().copied().fold(f64::INFINITY, f64::min);
+            let margin = (loss / least).ln();
+            let sd = self.level_sd;
+            let below = if sd > 0.0 { normal(margin / sd) } else { f64::from(margin >= 0.0) };
+            draw.weight * below
+        };
+        self.draws.iter().map(of).sum::<f64>().clamp(0.0, 1.0)
+    }
+
+    /// The momentum that the staleness of the run stands for.
+    pub fn implicit_momentum(&self, explicit_momentum: f64) -> StalenessMomentum {
+        StalenessMomentum::of(self.staleness.mean, self.staleness.sd, explicit_momentum)
+    }
+}
+
+/// At each evaluation the value at which half of the weight is reached.
+fn median_curve(draws: &[Draw]) -> Curve {
+    let first = &draws[0].curve;
+    let median = |at: usize| {
+        let mut values: Vec<(f64, f64)> =
+            draws.iter().map(|draw| (draw.curve.values[at], draw.weight)).collect();
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        weighted_median(&values)
+    };
+    let time = |at: usize| draws.iter().map(|d| d.weight * d.curve.times_s[at]).sum();
+    Curve {
+        updates: first.updates.clone(),
+        times_s: (0..first.values.len()).map(time).collect(),
+        values: (0..first.values.len()).map(median).collect(),
+    }
+}
+
+/// The middle of the values in ascending order by weight; the mean of two where half of the weight
+/// ends exactly between them.
+fn weighted_median(values: &[(f64, f64)]) -> f64 {
+    let mut below = 0.0;
+    for (index, (value, weight)) in values.iter().enumerate() {
+        below += weight;
+        if (below - 0.5).abs() < ROUNDING {
+            return values.get(index + 1).map_or(*value, |next| f64::midpoint(*value, next.0));
+        }
+        if below > 0.5 {
+            return *value;
+        }
+    }
+    values.last().map_or(f64::NAN, |(value, _)| *value)
+}
+
+/// Weighted standard deviation of the logarithm between draws.
+fn ln_sd(draws: &[Draw], at: usize) -> f64 {
+    let ln = |draw: &Draw| draw.curve.values[at].max(1e-6).ln();
+    let mean: f64 = draws.iter().map(|draw| draw.weight * ln(draw)).sum();
+    let variance: f64 = draws.iter().map(|draw| draw.weight * (ln(draw) - mean).powi(2)).sum();
+    variance.sqrt()
+}
+
+/// The standard normal distribution function, within 1.5·10⁻⁷.
+///
+/// Source: Abramowitz, Stegun, "Handbook of mathematical functions", 7.1.26.
+pub(super) fn normal(z: f64) -> f64 {
+    const TERMS: [f64; 5] =
+        [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
+    let x = z.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let sum = TERMS.iter().rev().fold(0.0, |sum, term| (sum + term) * t);
+    let error = 1.0 - sum * (-x * x).exp();
+    0.5 * (1.0 + error.copysign(z))
+}
