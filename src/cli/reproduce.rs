@@ -12,8 +12,8 @@ use super::Output;
 use super::failure::Failure;
 use super::progress::remark;
 use super::run_folder;
-use crate::config::{Expectation, expectation, expectation_folders};
-use crate::reproduce::{Check, Extent, analyse};
+use crate::config::{Expectation, ExpectedNumber, expectation, expectation_folders};
+use crate::reproduce::{Check, Extent, Finding, analyse};
 use crate::runtime::Stopwatch;
 use publish::{Reproduced, publish, publish_all};
 use runner::{Planned, Runner, plan};
@@ -120,18 +120,18 @@ struct NoSuchNumber {
 /// Holds every expected number against what was found.
 fn check(
     expectation: &Expectation,
-    finding: &crate::reproduce::Finding,
+    finding: &Finding,
     extent: Extent,
     missing: Option<&str>,
 ) -> Result<Vec<Check>, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let of = |number: &crate::config::ExpectedNumber| {
-        if let Some(why) = missing {
-            let number =
-                crate::config::ExpectedNumber { beyond: Some(why.to_owned()), ..number.clone() };
+    let of = |number: &ExpectedNumber| {
+        let found = finding.value(&number.name);
+        if let (Some(why), None) = (missing, found.flatten()) {
+            let beyond = number.beyond.clone().or_else(|| Some(why.to_owned()));
+            let number = ExpectedNumber { beyond, ..number.clone() };
             return Ok(Check::of(&number, None, extent, cores));
         }
-        let found = finding.value(&number.name);
         // Runs of seconds are fewer, so that some numbers do not exist.
         if found.is_none() && number.beyond.is_none() && extent == Extent::Full {
             return Err(Failure::input(NoSuchNumber {

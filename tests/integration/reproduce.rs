@@ -76,8 +76,8 @@ fn a_reproduction_goes_on_where_it_was_interrupted() {
     }
 }
 
-/// An experiment on staleness that expects a wrong number.
-fn wrong_expectation(bench: &Bench, number: &str) -> std::path::PathBuf {
+/// An experiment on staleness that expects a number.
+fn expecting(bench: &Bench, number: &str) -> std::path::PathBuf {
     let text = format!(
         r#"
 id = "T99"
@@ -107,13 +107,41 @@ in_smoke = "checked"
 fn an_expectation_that_is_not_met_ends_with_code_4_and_says_by_how_much() {
     let bench = Bench::new();
     let number = "name = \"mean staleness, one, g = 2\"\nexpected = 2.0\ntolerance = 0.01";
-    let file = wrong_expectation(&bench, number);
+    let file = expecting(&bench, number);
     let output = reproduce(&file.display().to_string(), &bench.path("out"), &[]);
     assert_eq!(code(&output), 4, "{}", error_text(&output));
     assert!(error_text(&output).contains("deviates by -"), "{}", error_text(&output));
     let check = &objects(&output)[0]["checks"][0];
     assert_eq!(check["verdict"], "deviates");
     assert!(check["deviation_percent"].as_f64().is_some_and(|percent| percent < -30.0));
+}
+
+#[test]
+fn what_needs_data_that_is_not_there_is_not_reproducible_here_and_the_rest_is() {
+    let bench = Bench::new();
+    let number = r#"
+name = "mean staleness, one, g = 2"
+least = 0.0
+source = "D"
+from = "nowhere"
+
+[[runs]]
+name = "two"
+verb = "emulate"
+file = "run.toml"
+set = ["data={ fashion_mnist = '.' }"]
+smoke = "run.toml"
+
+[[number]]
+name = "mean staleness, two, g = 2"
+least = 0.0"#;
+    let file = expecting(&bench, number);
+    let output = reproduce(&file.display().to_string(), &bench.path("out"), &[]);
+    assert_eq!(code(&output), 0, "{}", error_text(&output));
+    let checks = &objects(&output)[0]["checks"];
+    assert_eq!(checks[0]["verdict"], "reproduced");
+    assert_eq!(checks[1]["verdict"], "not reproducible here");
+    assert!(checks[1]["why"].as_str().is_some_and(|why| why.contains("Fashion-MNIST")), "{checks}");
 }
 
 #[test]
@@ -125,7 +153,7 @@ fn a_mistake_in_an_expectation_is_bad_input_and_is_named() {
         ("name = \"x\"\nleast = 0\ntolerence = 1", "tolerance"),
     ];
     for (number, named) in cases {
-        let file = wrong_expectation(&bench, number);
+        let file = expecting(&bench, number);
         let output = reproduce(&file.display().to_string(), &bench.path("out"), &[]);
         assert_eq!(code(&output), 3, "{number}: {}", error_text(&output));
         assert!(error_text(&output).contains(named), "{}", error_text(&output));

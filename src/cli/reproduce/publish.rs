@@ -107,7 +107,7 @@ impl Reproduced {
         let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut remarks =
             vec![format!("Claim: {}", line(claim)), format!("Could fail: {}", line(could_fail))];
-        remarks.extend(self.missing.iter().map(|why| format!("No run was made: {why}.")));
+        remarks.extend(self.missing.iter().map(|why| format!("Some runs were not made: {why}.")));
         remarks.extend(self.finding.remarks.iter().cloned());
         remarks
     }

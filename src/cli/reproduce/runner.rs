@@ -170,9 +170,9 @@ fn weight(verb: &RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
 
 /// What came of the runs of an experiment.
 pub struct Observed {
-    /// One for each run, in their order.
+    /// One for each run that was made, in their order.
     pub observations: Vec<Observation>,
-    /// Why there are none, where this machine lacks what they need.
+    /// Why some were not, where this machine lacks what they need.
     pub missing: Option<String>,
 }
 
@@ -241,6 +241,7 @@ impl<'a> Runner<'a> {
     /// Makes the runs of an experiment, or takes up what is kept of them.
     pub fn observe(&self, planned: &[Planned]) -> Result<Observed, Failure> {
         let mut observations = Vec::new();
+        let mut missing = None;
         let numbered = planned.iter().enumerate();
         let (timed, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, run)| run.work.is_timed());
         // Runs on the wall clock must have the machine to themselves.
@@ -249,16 +250,14 @@ impl<'a> Runner<'a> {
             for (at, outcome) in done {
                 match outcome {
                     Ok(observation) => observations.push((at, observation)),
-                    Err(Stopped::Missing(why)) => {
-                        return Ok(Observed { observations: Vec::new(), missing: Some(why) });
-                    }
+                    Err(Stopped::Missing(why)) => missing = Some(why),
                     Err(Stopped::Failed(failure)) => return Err(failure),
                 }
             }
         }
         observations.sort_by_key(|(at, _)| *at);
         let observations = observations.into_iter().map(|(_, observation)| observation).collect();
-        Ok(Observed { observations, missing: None })
+        Ok(Observed { observations, missing })
     }
 
     fn one(&self, run: &Planned) -> Result<Observation, Stopped> {

@@ -98,3 +98,57 @@ pub fn same(one: f64, other: f64) -> bool {
 pub fn largest_momentum(cells: &Cells) -> Option<f64> {
     cells.iter().map(|cell| cell.explicit_momentum).reduce(f64::max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predict::Curve;
+    use crate::reproduce::Observation;
+
+    /// A run whose loss falls from 1 along a straight line and reaches 0.5 at `updates`.
+    fn run(groups: u32, explicit_momentum: f64, seed: u64, updates: f64) -> Observation {
+        let at: Vec<f64> = (0..=40).map(|i| f64::from(i) * updates / 20.0).collect();
+        let values = at.iter().map(|at| 1.0 - 0.5 * at / updates).collect();
+        let loss = Curve { updates: at.clone(), times_s: at, values };
+        Observation {
+            runs: "part".to_owned(),
+            groups,
+            explicit_momentum,
+            seed,
+            loss,
+            target_loss: Some(0.5),
+            ..Observation::of_report("part", &serde_json::Value::Null)
+        }
+    }
+
+    fn cells(runs: &[Observation]) -> Cells {
+        Cells::of(&Part { name: "part", runs: runs.iter().collect() })
+    }
+
+    #[test]
+    fn the_updates_of_a_configuration_are_the_geometric_mean_over_its_seeds() {
+        let found = cells(&[run(2, 0.3, 1, 100.0), run(2, 0.3, 2, 400.0)]);
+        let cell = found.best().expect("one configuration");
+        assert!((cell.updates() - 200.0).abs() < 1e-6, "{cell:?}");
+        assert!((cell.range().0 - 100.0).abs() < 1e-6 && (cell.range().1 - 400.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_configuration_of_which_one_seed_never_arrives_never_arrives() {
+        let mut lost = run(2, 0.3, 2, 100.0);
+        lost.loss.values.iter_mut().for_each(|loss| *loss += 0.7);
+        let found = cells(&[run(2, 0.3, 1, 100.0), lost, run(2, 0.6, 1, 300.0)]);
+        assert!(found.iter().next().expect("the first").updates().is_infinite());
+        let best = found.best().expect("the second arrives");
+        assert!(same(best.explicit_momentum, 0.6));
+    }
+
+    #[test]
+    fn settings_of_other_groups_are_other_configurations() {
+        let found = cells(&[run(1, 0.9, 1, 100.0), run(4, 0.9, 1, 200.0), run(4, 0.0, 1, 150.0)]);
+        assert_eq!(found.iter().count(), 3);
+        let best = found.with_groups(4).best().map(|cell| cell.explicit_momentum);
+        assert_eq!(best, Some(0.0));
+        assert_eq!(largest_momentum(&found), Some(0.9));
+    }
+}

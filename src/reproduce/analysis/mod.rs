@@ -38,8 +38,9 @@ impl Finding {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
+    /// Notes a value; a ratio of two targets that are never reached is none.
     fn put(&mut self, name: String, value: impl Into<Option<f64>>) {
-        self.values.push((name, value.into()));
+        self.values.push((name, value.into().filter(|value| !value.is_nan())));
     }
 }
 

@@ -48,8 +48,8 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
         figure.notes.push("Bands: momenta that need at most 10 % more updates.".to_owned());
         panels.push(figure);
     }
-    panels.push(shares);
     finding.pictures.push(("tuned-momentum", panels));
+    finding.pictures.push(("explicit-share", vec![shares]));
     finding.remarks.push(
         "The paper keeps the total at its optimum by lowering the explicit share as 1 − 1/g grows. The runs lower it too, but later, and updates to target grow before it reaches 0: equal numbers of momentum are not equal dynamics.".to_owned(),
     );
