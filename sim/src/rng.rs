@@ -65,6 +65,8 @@ pub enum Stream {
         /// The layer.
         layer: u32,
     },
+    /// The seed of a run that goes on from a model of an earlier one; a page for each such model.
+    Continuation,
 }
 
 impl Stream {
@@ -84,6 +86,7 @@ impl Stream {
             Stream::Bootstrap => (11, 0),
             Stream::FcDropout { machine } => (12, machine.0),
             Stream::Subnets { layer } => (13, layer),
+            Stream::Continuation => (20, 0),
         };
         (purpose << 32) | u64::from(entity)
     }

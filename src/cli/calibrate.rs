@@ -117,7 +117,7 @@ pub fn calibrate_in(
 }
 
 /// Times of this machine for every device that may be chosen.
-fn measure_machine(
+pub fn measure_machine(
     folder: &RunFolder,
     lab: &Lab,
     common: &Common,

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use crate::config::ConfigError;
 use crate::optimizer::OptimizerError;
+use crate::optimizer::study::StudyFailure;
 use crate::predict::{CalibrationError, TruthError};
 use crate::run::LabError;
 use crate::runtime::RuntimeError;
+use crate::store::StudyError;
 
 /// A failure by who can mend it.
 #[derive(Debug)]
@@ -125,6 +127,21 @@ impl From<OptimizerError> for Failure {
             OptimizerError::Interrupted => Failure::Interrupted(error.to_string()),
             other => Failure::input(other),
         }
+    }
+}
+
+impl From<StudyFailure> for Failure {
+    fn from(error: StudyFailure) -> Self {
+        match error {
+            StudyFailure::Interrupted => Failure::Interrupted(error.to_string()),
+            other => Failure::input(other),
+        }
+    }
+}
+
+impl From<StudyError> for Failure {
+    fn from(error: StudyError) -> Self {
+        Failure::input(error)
     }
 }
 

@@ -4,6 +4,7 @@
 //! found or a [`Failure`]; this is the only place where that becomes text and an exit code.
 
 mod calibrate;
+mod compare;
 mod evaluate;
 mod failure;
 mod json;
@@ -15,6 +16,7 @@ mod run_folder;
 mod runs;
 mod setup;
 mod strategies;
+mod study;
 mod trace;
 mod tradeoff;
 mod validate;
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::optimizer::Method;
 use failure::Failure;
 use progress::Remarks;
 
@@ -100,8 +103,17 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Choose a configuration in the simulator and verify it for real.
-    Optimize(Common),
+    /// Choose a configuration in the simulator and verify it for real; or search without it.
+    Optimize {
+        #[command(flatten)]
+        common: Common,
+        /// How to search.
+        #[arg(long, default_value = "model", value_parser = method)]
+        method: Method,
+    },
+    /// Look at the studies that searches leave behind, or go on with one.
+    #[command(subcommand)]
+    Study(study::StudyVerb),
     /// Score the predictor on real runs of held-out configurations.
     Validate(Common),
     /// Join run folders into long tables, pictures and one HTML file.
@@ -214,6 +226,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn method(word: &str) -> Result<Method, String> {
+    let words: Vec<&str> = Method::ALL.iter().map(|method| method.word()).collect();
+    Method::of(word).ok_or_else(|| format!("possible methods are {}", words.join(", ")))
+}
+
 fn carry_out(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::New { name } => setup::new(&name),
@@ -235,7 +252,8 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         }
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Trace { run, options, output } => trace::trace(&run, &options, &output),
-        Verb::Optimize(common) => optimize::optimize(&common),
+        Verb::Optimize { common, method } => optimize::optimize(&common, method),
+        Verb::Study(verb) => study::study(&verb),
         Verb::Validate(common) => validate::validate(&common),
         Verb::Report { runs, output } => report::report(&runs, &output),
         Verb::Reproduce(options) => reproduce::reproduce(&options),

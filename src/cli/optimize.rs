@@ -1,64 +1,38 @@
 //! The verb `optimize`: choose in the simulator, verify for real, print both side by side.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::calibrate::{Machine, calibrate_in, calibration_figures, profile_table};
 use super::failure::Failure;
 use super::progress::{Bar, Silent, remark};
 use super::run_folder::{
-    self, Circumstances, Picture, print_summary, write_figures, write_head, write_table,
+    self, Circumstances, Picture, print_summary, write_experiment, write_figures, write_head,
+    write_table,
 };
 use super::setup::overrides;
+use super::study::{self, Trained};
 use super::{Common, json};
-use crate::config::{self, Execute, Experiment, Pacing as PacingChoice};
+use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice};
+use crate::optimizer::methods::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space};
+use crate::optimizer::study::Trial;
 use crate::optimizer::{
-    Candidate, Choice, Execution, Goal, Measurement, SpeedUp, devices, measure, predict_choice,
-    relative_errors, search, speed_up,
+    Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, choices,
+    predict_choice, relative_errors, search, speed_up,
 };
 use crate::predict::{Calibration, Prediction, Predictor};
 use crate::report::figure::{Figure, Source};
 use crate::report::html::Report;
 use crate::report::runs::{Against, NamedRun, loss_figure};
+use crate::report::study::figures as study_figures;
 use crate::report::table::{Cell, LongTable, SummaryTable};
-use crate::run::{Kind, Lab, Lateness};
+use crate::run::Lab;
 use crate::runtime::{Pacing, Stopwatch};
 use crate::store::RunFolder;
-use omnivore_sim::trace::Trace;
-
-/// A real execution, kept so that an interrupted search goes on where it was.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Executed {
-    choice: Choice,
-    measured: Measurement,
-    kind: Kind,
-    lateness: Option<Lateness>,
-    trace: Trace,
-    real_s: f64,
-}
-
-/// What a line of the final table is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Verified(usize),
-    SyncOnly,
-    AsyncOnly,
-}
-
-impl Role {
-    fn name(self) -> String {
-        match self {
-            Role::Verified(0) => "predicted best".to_owned(),
-            Role::Verified(rank) => format!("predicted no. {}", rank + 1),
-            Role::SyncOnly => "sync only".to_owned(),
-            Role::AsyncOnly => "async only".to_owned(),
-        }
-    }
-}
 
 /// A line of the final table.
 struct Line {
-    role: Role,
+    number: u64,
+    role: String,
     candidate: Candidate,
     executed: Executed,
 }
@@ -75,21 +49,40 @@ struct Desk<'a> {
 }
 
 /// `omnivore optimize FILE`.
-pub fn optimize(common: &Common) -> Result<(), Failure> {
-    let watch = Stopwatch::start();
+pub fn optimize(common: &Common, method: Method) -> Result<(), Failure> {
     let experiment = config::load(&common.file, &overrides(common))?;
-    experiment.require_search()?;
+    let folder = {
+        experiment.require_search()?;
+        experiment.require_target()?;
+        run_folder::open(&common.output, "optimize", &experiment.name)?
+    };
+    let header = study::header(&experiment, method)?;
+    in_folder(common, &experiment, method, &folder, &header)
+}
+
+/// Begins or goes on with a search in its folder.
+pub(super) fn in_folder(
+    common: &Common,
+    experiment: &Experiment,
+    method: Method,
+    folder: &RunFolder,
+    header: &str,
+) -> Result<(), Failure> {
+    if method != Method::Model {
+        return study::search_by_trials(common, experiment, method, folder, header);
+    }
+    let watch = Stopwatch::start();
     experiment.require_calibration()?;
     let goal = Goal::new(experiment.require_target()?);
-    let folder = run_folder::open(&common.output, "optimize", &experiment.name)?;
+    write_experiment(folder, experiment)?;
     let lab = Lab::open(experiment.clone())?;
-    let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)?;
+    let calibration = calibrate_in(folder, &lab, common, Machine::Measured)?;
     let predictor = calibration.predictor(&lab)?;
-    let execution = execution_of(&experiment)?;
+    let execution = execution_of(experiment)?;
     let desk = Desk {
         common,
         lab: &lab,
-        folder: &folder,
+        folder,
         calibration: &calibration,
         predictor: &predictor,
         goal,
@@ -98,19 +91,19 @@ pub fn optimize(common: &Common) -> Result<(), Failure> {
     let simulating = Stopwatch::start();
     let candidates = desk.rank()?;
     let simulated_s = simulating.elapsed().as_secs_f64();
-    write_table(&folder, "candidates", &candidate_table(&candidates)?)?;
-    let lines = desk.execute_all(&candidates)?;
+    write_table(folder, "candidates", &candidate_table(&candidates)?)?;
+    let trials = desk.verify(&candidates, header)?;
+    let lines = desk.lines(&candidates, &trials)?;
     let (chosen, others) = choose(&lines);
-    let Some(chosen) = chosen else {
-        let text = infeasible(&goal, &lines);
-        folder.write("infeasible.txt", text.as_bytes())?;
-        return Err(Failure::Infeasible(text));
-    };
-    let result = Comparison { desk: &desk, lines: &lines, chosen, others, simulated_s };
+    let Some(chosen) = chosen else { return Err(study::nothing_feasible(folder, &goal, &trials)?) };
+    let trained = study::go_on(&desk.laboratory(), &trials)?;
+    let (desk, lines, trials) = (&desk, &lines, &trials);
+    let result = Comparison { desk, lines, chosen, others, simulated_s, trained, trials };
     result.publish(&candidates, watch.elapsed().as_secs_f64())
 }
 
-fn execution_of(experiment: &Experiment) -> Result<Execution, Failure> {
+/// How the winners of an experiment are executed.
+pub(super) fn execution_of(experiment: &Experiment) -> Result<Execution, Failure> {
     let search = experiment.require_search()?;
     Ok(match (search.execute, experiment.run.pacing) {
         (Execute::Emulate, _) => Execution::Emulate,
@@ -122,38 +115,69 @@ fn execution_of(experiment: &Experiment) -> Result<Execution, Failure> {
 impl Desk<'_> {
     fn rank(&self) -> Result<Vec<Candidate>, Failure> {
         let experiment = self.lab.experiment();
-        let space = experiment.require_search()?;
-        let n = devices(experiment)?.len()
-            * space.groups.len()
-            * space.explicit_momentum.len()
-            * space.learning_rate.len();
+        let n = choices(experiment)?.len();
         let bar = Bar::new("candidates", n as u64, self.common.output.remarks());
         let target = self.calibration.loss_target(self.goal.target())?;
         let profiles = &self.calibration.profiles;
         Ok(search(experiment, self.predictor, profiles, target, &bar)?)
     }
 
-    /// The best few, then the two fixed practices of others, each with the learning rate that the
-    /// predictor thinks best for it.
-    fn execute_all(&self, candidates: &[Candidate]) -> Result<Vec<Line>, Failure> {
+    fn laboratory(&self) -> Laboratory<'_> {
+        let budget = self.lab.experiment().search.as_ref().and_then(|space| space.budget);
+        Laboratory {
+            lab: self.lab,
+            profiles: &self.calibration.profiles,
+            goal: self.goal,
+            execution: self.execution,
+            folder: self.folder,
+            trial_seconds: budget.and_then(|budget| budget.trial_seconds),
+            progress: &Silent,
+        }
+    }
+
+    /// Executes the best few for real, then the two fixed practices of others, each with the
+    /// learning rate that the predictor thinks best for it.
+    fn verify(&self, candidates: &[Candidate], header: &str) -> Result<Vec<Trial>, Failure> {
+        let experiment = self.lab.experiment();
+        let searcher = self.searcher(candidates)?;
+        let verify = experiment.require_search()?.verify;
+        let baselines = u32::try_from(searcher.baselines.len()).unwrap_or(u32::MAX);
+        let budget = Budget {
+            trials: verify.saturating_add(baselines),
+            round: verify,
+            gradients: None,
+            seconds: None,
+            trial_seconds: None,
+        };
+        study::run(&self.laboratory(), self.common, &searcher, &budget, header)
+    }
+
+    fn searcher(&self, candidates: &[Candidate]) -> Result<Model, Failure> {
         let experiment = self.lab.experiment();
         let space = experiment.require_search()?;
-        let mut planned: Vec<(Role, Candidate)> = candidates
-            .iter()
-            .take(space.verify as usize)
-            .enumerate()
-            .map(|(rank, candidate)| (Role::Verified(rank), *candidate))
-            .collect();
         let most = space.groups.iter().copied().max().unwrap_or(1);
-        for (role, groups) in [(Role::SyncOnly, 1), (Role::AsyncOnly, most)] {
-            planned.push((role, self.baseline(groups, space.baseline_momentum)?));
+        let mut baselines = Vec::new();
+        for (role, groups) in [(SYNC_ONLY, 1), (ASYNC_ONLY, most)] {
+            let best = self.baseline(groups, space.baseline_momentum)?;
+            baselines.push((role.to_owned(), best.choice));
         }
-        let mut lines = Vec::new();
-        for (role, candidate) in planned {
-            let executed = self.execute(candidate.choice)?;
-            lines.push(Line { role, candidate, executed });
-        }
-        Ok(lines)
+        let budget = space.budget;
+        let spent = self.calibration.real_gradients;
+        let round = budget.map_or(space.verify, |budget| budget.round);
+        Ok(Model {
+            space: Space {
+                choices: choices(experiment)?,
+                updates: experiment.run.updates,
+                baseline_momentum: space.baseline_momentum,
+                round: round as usize,
+                seed: experiment.run.seed,
+            },
+            ranked: candidates.iter().map(Ranked::from).collect(),
+            verify: space.verify as usize,
+            gradients: budget.and_then(|b| b.gradients).map(|limit| limit.saturating_sub(spent)),
+            seconds: budget.and_then(|budget| budget.seconds),
+            baselines,
+        })
     }
 
     fn baseline(&self, groups: u32, momentum: f64) -> Result<Candidate, Failure> {
@@ -168,69 +192,43 @@ impl Desk<'_> {
         ranked.first().copied().ok_or_else(|| Failure::internal("a baseline has a learning rate"))
     }
 
-    /// Executes a choice, or takes up what an interrupted search already executed.
-    fn execute(&self, choice: Choice) -> Result<Executed, Failure> {
-        let Choice { device, groups, explicit_momentum, learning_rate } = choice;
-        let device = device.to_string().replace(':', "-");
-        let name =
-            format!("{device},groups={groups},momentum={explicit_momentum},rate={learning_rate}");
-        let file = format!("executions/{name}.json");
-        if let Some(done) = self.folder.read_json::<Executed>(&file, "execution")? {
-            return Ok(done);
+    /// The executed trials with what was predicted of them.
+    fn lines(&self, candidates: &[Candidate], trials: &[Trial]) -> Result<Vec<Line>, Failure> {
+        let laboratory = self.laboratory();
+        let target = self.calibration.loss_target(self.goal.target())?;
+        let mut lines = Vec::new();
+        for trial in trials.iter().filter(|trial| trial.finding.updates > 0) {
+            let choice = trial.proposal.choice;
+            let candidate = match candidates.iter().find(|candidate| candidate.choice == choice) {
+                Some(candidate) => *candidate,
+                None => {
+                    let profiles = &self.calibration.profiles;
+                    let experiment = self.lab.experiment();
+                    let of = predict_choice(experiment, self.predictor, profiles, choice)?;
+                    Candidate { choice, predicted: Forecast::of(&of, target) }
+                }
+            };
+            let executed = laboratory.executed(trial.number)?;
+            let role = trial.proposal.role.clone();
+            lines.push(Line { number: trial.number, role, candidate, executed });
         }
-        let watch = Stopwatch::start();
-        let experiment = self.lab.experiment();
-        let bar = Bar::new(&name, experiment.run.updates, self.common.output.remarks());
-        let profiles = &self.calibration.profiles;
-        let done = measure(self.lab, profiles, choice, self.goal, self.execution, &bar)?;
-        drop(bar);
-        let executed = Executed {
-            choice,
-            measured: done.measured,
-            kind: done.outcome.kind,
-            lateness: done.outcome.lateness,
-            trace: done.outcome.trace,
-            real_s: watch.elapsed().as_secs_f64(),
-        };
-        self.folder.write_json(&file, &executed)?;
-        Ok(executed)
+        Ok(lines)
     }
 }
 
 /// The fastest of all that were executed (a baseline that wins is chosen too: it was paid for),
 /// and the baselines.
-fn choose(lines: &[Line]) -> (Option<&Line>, Vec<&Line>) {
+fn choose(lines: &[Line]) -> (Option<&Line>, [Option<&Line>; 2]) {
     let reached = lines
         .iter()
         .filter_map(|line| line.executed.measured.time_to_target_s.map(|time| (time, line)));
     let best = reached.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, line)| line);
-    let others = lines.iter().filter(|line| !matches!(line.role, Role::Verified(_))).collect();
+    let others = [SYNC_ONLY, ASYNC_ONLY];
+    let others = others.map(|role| lines.iter().find(|line| line.role == role));
     (best, others)
 }
 
-fn infeasible(goal: &Goal, lines: &[Line]) -> String {
-    let mut table = SummaryTable::new(
-        format!("no feasible configuration: none of the verified reached {goal}"),
-        ["configuration", "g", "μ", "η", "reason"],
-    );
-    for line in lines {
-        let measured = &line.executed.measured;
-        let last = line.executed.trace.curve.last().map_or(f64::NAN, |p| p.evaluation.loss);
-        let reason = match &line.executed.trace.diverged {
-            Some(divergence) => {
-                format!("diverged at update {}: {}", divergence.update, divergence.reason)
-            }
-            None => format!("training loss {last:.4} after {} updates", measured.updates),
-        };
-        let mut row = vec![Cell::Text(line.role.name())];
-        row.extend(choice_cells(line.candidate.choice));
-        row.push(Cell::Text(reason));
-        table.rows.push(row);
-    }
-    format!("{}\nraise `updates`, ease `target`, or widen `[search]`", table.to_text())
-}
-
-fn choice_cells(choice: Choice) -> [Cell; 3] {
+pub(super) fn choice_cells(choice: Choice) -> [Cell; 3] {
     [
         Cell::Integer(u64::from(choice.groups)),
         Cell::number(choice.explicit_momentum),
@@ -260,8 +258,10 @@ struct Comparison<'a> {
     desk: &'a Desk<'a>,
     lines: &'a [Line],
     chosen: &'a Line,
-    others: Vec<&'a Line>,
+    others: [Option<&'a Line>; 2],
     simulated_s: f64,
+    trained: Option<Trained>,
+    trials: &'a [Trial],
 }
 
 impl Comparison<'_> {
@@ -329,7 +329,7 @@ impl Comparison<'_> {
             let (p, m) = (&line.candidate.predicted, &line.executed.measured);
             let errors = relative_errors(p, m);
             let mark = if std::ptr::eq(line, self.chosen) { " (chosen)" } else { "" };
-            let mut row = vec![Cell::Text(format!("{}{mark}", line.role.name()))];
+            let mut row = vec![Cell::Text(format!("{}{mark}", line.role))];
             row.extend(choice_cells(line.candidate.choice));
             row.extend([
                 Cell::number(1e3 * p.time_per_update_s),
@@ -358,12 +358,12 @@ impl Comparison<'_> {
                 remarks.push(format!(
                     "Warning: {:.1} % of the cycles of `{}` took longer than prescribed.",
                     100.0 * late.share(),
-                    line.role.name()
+                    line.role
                 ));
             }
         }
-        if self.chosen.role != Role::Verified(0) {
-            remarks.push(format!("Verification preferred `{}`.", self.chosen.role.name()));
+        if self.chosen.role != PREDICTED_BEST {
+            remarks.push(format!("Verification preferred `{}`.", self.chosen.role));
         }
         remarks
     }
@@ -390,6 +390,13 @@ impl Comparison<'_> {
             }
         }
         pictures.push(("calibration", calibration_figures(lab, calibration)?));
+        let predicted: Vec<(u64, f64)> = self
+            .lines
+            .iter()
+            .filter_map(|l| Some((l.number, l.candidate.predicted.time_to_target_s?)))
+            .collect();
+        let source = self.chosen.executed.kind.into();
+        pictures.extend(study_figures(self.trials, source, &predicted));
         Ok(pictures)
     }
 
@@ -417,11 +424,16 @@ impl Comparison<'_> {
         );
         let mut speed_ups = Map::new();
         for (name, other) in ["sync", "async"].iter().zip(&self.others) {
+            let Some(other) = other else { continue };
             if let Some(value) = speed_up(&chosen.measured, &other.executed.measured) {
                 speed_ups.insert((*name).into(), json::value(&value));
             }
         }
         object.insert("speed_up".into(), speed_ups.into());
+        object.insert("method".into(), Method::Model.word().into());
+        if let Some(trained) = &self.trained {
+            object.insert("trained".into(), json::value(trained));
+        }
         object
     }
 }
@@ -430,7 +442,7 @@ impl Comparison<'_> {
 fn panels(line: &Line, prediction: &Prediction, goal: &Goal) -> [Figure; 3] {
     let Choice { groups, explicit_momentum, learning_rate, .. } = line.candidate.choice;
     let title =
-        format!("{}: g = {groups}, μ = {explicit_momentum}, η = {learning_rate}", line.role.name());
+        format!("{}: g = {groups}, μ = {explicit_momentum}, η = {learning_rate}", line.role);
     let executed = &line.executed;
     let run = NamedRun { name: "loss", kind: executed.kind, trace: &executed.trace };
     let loss = |against| {
@@ -450,7 +462,7 @@ fn panels(line: &Line, prediction: &Prediction, goal: &Goal) -> [Figure; 3] {
 fn line_object(line: &Line) -> Value {
     let errors = relative_errors(&line.candidate.predicted, &line.executed.measured);
     json!({
-        "role": line.role.name(),
+        "role": line.role,
         "configuration": json::value(&line.candidate.choice),
         "predicted": json::value(&line.candidate.predicted),
         "measured": json::value(&line.executed.measured),

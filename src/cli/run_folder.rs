@@ -57,11 +57,17 @@ pub fn write_head(
         .map(|data| [&data.training, &data.validation, &data.test].map(|part| part.checksum()));
     let text = toml::to_string_pretty(&manifest).map_err(Failure::internal)?;
     folder.write("manifest.toml", text.as_bytes())?;
+    write_experiment(folder, experiment)?;
+    Ok(text)
+}
+
+/// Writes the configuration with all that it names.
+pub fn write_experiment(folder: &RunFolder, experiment: &Experiment) -> Result<(), Failure> {
     let configuration = folder.path().join("experiment");
     for (path, text) in experiment.bundle(&absolute(&configuration)?) {
         folder.write(Path::new("experiment").join(path), text.as_bytes())?;
     }
-    Ok(text)
+    Ok(())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

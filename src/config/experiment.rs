@@ -11,7 +11,7 @@ use omnivore_sim::workload::{ImageShape, NetworkSpec, Workload};
 use super::error::{ConfigError, Mistake, Problem};
 use super::files::{Context, Input};
 use super::keys;
-use super::plan::{self, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
+use super::plan::{self, Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::reader::{Field, Mistakes, Reader};
 use super::run::{self, MachineCount, Pacing, RunConfig, SettingError, Target, TimingChoice};
 use super::source::Place;
@@ -278,6 +278,20 @@ impl Experiment {
             Hardware::WholeCycle { .. } => "`cycle_time_ms` gives the times",
         };
         Some(Problem::ForeignClock { timing })
+    }
+
+    /// What a study of this experiment may spend.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when there is no `[search]` or it has no `budget`.
+    pub fn require_budget(&self) -> Result<&Budget, ConfigError> {
+        let search = self.require_search()?;
+        search.budget.as_ref().ok_or_else(|| {
+            let keys = keys::SEARCH.key("budget").into_iter().copied().collect();
+            let section = format!("[search] of `{}`", self.file.display());
+            let problem = Problem::MissingKeys { section, keys };
+            ConfigError::Mistake(Box::new(Mistake::without_place(problem)))
+        })
     }
 
     /// The real runs and bars of `validate`, found to fit the run.

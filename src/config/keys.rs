@@ -193,9 +193,25 @@ pub const SEARCH: Section = Section {
         key("explicit_momentum", "[0.0, 0.3, 0.6, 0.9]", "values of mu to choose from"),
         key("learning_rate", "[0.01, 0.03]", "values of eta to choose from"),
         key("device", "[\"flex\"]", "devices to choose from"),
+        key("mini_batch", "[32, 64]", "numbers of examples behind a gradient to choose from"),
+        key("fc", "[\"merged\", \"replicated\"]", "places of the FC layers to choose from"),
+        key("strategy", "[\"groups\", { ssp = { slack = 3 } }]", "strategies to choose from"),
         key("verify", "3", "how many of the best are executed"),
         key("execute", "\"train\"", "or \"emulate\": how they are executed"),
         key("baseline_momentum", "0.9", "mu of the sync-only and async-only runs to compare with"),
+        key("budget", "{ trials = 40, round = 4 }", "what a study may spend"),
+    ],
+};
+
+/// `search.budget`.
+pub const BUDGET: Section = Section {
+    title: "`search.budget`",
+    keys: &[
+        key("trials", "40", "most trials"),
+        key("round", "4", "trials that are proposed together, before any of them is told"),
+        key("gradients", "9600", "no round begins once so many gradients have been computed"),
+        key("seconds", "600.0", "no round begins once trials have taken so long on this machine"),
+        key("trial_seconds", "60.0", "a trial that takes longer on this machine is pruned"),
     ],
 };
 

@@ -57,7 +57,7 @@ pub use experiment::{DataFacts, Experiment, Hardware};
 pub use files::FilePath;
 pub use keys::{KeyInfo, Section};
 pub use overrides::Overrides;
-pub use plan::{Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
+pub use plan::{Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
 pub use run::{
     DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, SettingError, Start, Target,
     TimingChoice, WarmStart,
@@ -75,9 +75,10 @@ use tree::Table;
 /// Sections of an experiment file and of the files that it names, for documentation.
 pub mod sections {
     pub use super::keys::{
-        CALIBRATION, CALIBRATION_RUN, DEVICE, EXPECTATION, EXPECTATION_NUMBER, EXPECTATION_PAPER,
-        EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC, QUADRATIC, RUN,
-        SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID, WARM_START,
+        BUDGET, CALIBRATION, CALIBRATION_RUN, DEVICE, EXPECTATION, EXPECTATION_NUMBER,
+        EXPECTATION_PAPER, EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
+        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID,
+        WARM_START,
     };
 }
 

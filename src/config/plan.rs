@@ -2,15 +2,20 @@
 //! of `optimize`.
 
 use omnivore_sim::objective::NoisyQuadratic;
+use omnivore_sim::protocol::{FcPlacement, StrategySpec};
 use omnivore_sim::rng::Seed;
 
 use super::error::Problem;
 use super::files::{Context, FilePath};
 use super::keys;
 use super::reader::{Bound, Field, Reader};
-use super::run::{MOST_MACHINES, missing_table};
+use super::run::{MOST_EXAMPLES, MOST_MACHINES, missing_table};
+use super::strategy;
 use super::tree::Value;
 use super::validation::{self, Validation};
+
+/// Most trials of a study.
+const MOST_TRIALS: u32 = 1_000_000;
 
 /// Most updates of a calibration run.
 const MOST_UPDATES: u64 = 1_000_000_000;
@@ -88,12 +93,38 @@ pub struct Search {
     pub learning_rate: Vec<f64>,
     /// Devices; where there are none, that of the run.
     pub device: Option<Vec<String>>,
+    /// Examples behind a gradient; where there are none, those of the run.
+    pub mini_batch: Option<Vec<u32>>,
+    /// Places of the FC layers; where there are none, that of the run.
+    pub fc: Option<Vec<FcPlacement>>,
+    /// Strategies; where there are none, that of the run.
+    pub strategy: Option<Vec<StrategySpec>>,
     /// How many of the best are executed.
     pub verify: u32,
     /// How they are executed.
     pub execute: Execute,
     /// μ of the sync-only and async-only runs to compare with.
     pub baseline_momentum: f64,
+    /// What a study may spend; only the method `model` can do without.
+    pub budget: Option<Budget>,
+}
+
+/// What a study may spend, and in which portions.
+///
+/// With a budget in trials and gradients alone, what a study finds does not depend on how many
+/// workers it has: limits are looked at between rounds only. Seconds depend on the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Most trials.
+    pub trials: u32,
+    /// Trials of a round: all are proposed before any of them is told.
+    pub round: u32,
+    /// No round begins once so many gradients have been computed.
+    pub gradients: Option<u64>,
+    /// No round begins once trials have taken so many seconds of this machine, all together.
+    pub seconds: Option<f64>,
+    /// A trial that takes longer than this is ended as pruned.
+    pub trial_seconds: Option<f64>,
 }
 
 /// How a chosen configuration is executed.
@@ -259,14 +290,63 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
     let execute = reader.required("execute").and_then(|field| field.choice(&ways));
     let baseline = reader.required("baseline_momentum");
     let baseline_momentum = baseline.and_then(|field| field.number(Bound::Momentum));
+    let mini_batch =
+        optional_set(&reader, "mini_batch", "whole numbers", |item| item.count(1..=MOST_EXAMPLES));
+    let places = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
+    let fc = optional_set(&reader, "fc", "texts", |item| item.choice(&places));
+    let strategy = optional_set(&reader, "strategy", "strategies", strategy::read);
+    let budget = match reader.optional("budget") {
+        Some(field) => read_budget(&field).map(Some),
+        None => Some(None),
+    };
     reader.close();
     Some(Search {
         groups: groups?,
         explicit_momentum: explicit_momentum?,
         learning_rate: learning_rate?,
         device: device?,
+        mini_batch: mini_batch?,
+        fc: fc?,
+        strategy: strategy?,
         verify: verify?,
         execute: execute?,
         baseline_momentum: baseline_momentum?,
+        budget: budget?,
+    })
+}
+
+/// A list that need not be there; the outer `None` is a mistake in it.
+fn optional_set<'a, T: PartialEq>(
+    reader: &Reader<'a>,
+    key: &'static str,
+    of: &str,
+    read: impl Fn(&Field<'a>) -> Option<T>,
+) -> Option<Option<Vec<T>>> {
+    match reader.optional(key) {
+        Some(field) => field.set(of, read).map(Some),
+        None => Some(None),
+    }
+}
+
+fn read_budget(field: &Field<'_>) -> Option<Budget> {
+    let reader = field.table(&keys::BUDGET)?;
+    let trials = reader.required("trials").and_then(|field| field.count(1..=MOST_TRIALS));
+    let round = reader.required("round").and_then(|field| field.count(1..=MOST_TRIALS));
+    let gradients = match reader.optional("gradients") {
+        Some(field) => field.whole(1..=u64::MAX >> 1).map(Some),
+        None => Some(None),
+    };
+    let seconds = |key| match reader.optional(key) {
+        Some(field) => field.number(Bound::Positive).map(Some),
+        None => Some(None),
+    };
+    let (all, each) = (seconds("seconds"), seconds("trial_seconds"));
+    reader.close();
+    Some(Budget {
+        trials: trials?,
+        round: round?,
+        gradients: gradients?,
+        seconds: all?,
+        trial_seconds: each?,
     })
 }

@@ -7,7 +7,7 @@ use omnivore_sim::protocol::{FcPlacement, Schedule};
 
 use super::experiment::Experiment;
 use super::files::{FilePath, Input};
-use super::plan::{Calibration, Execute, ObjectiveChoice, Quadratic, Search};
+use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::run::{
     DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, Start, Target, TimingChoice,
     WarmStart,
@@ -340,7 +340,25 @@ fn write_search(search: &Search) -> toml::Value {
         Some(devices) => writer.with("device", list(devices)),
         None => writer,
     };
-    writer
+    let writer = match &search.mini_batch {
+        Some(sizes) => writer.with("mini_batch", list(sizes)),
+        None => writer,
+    };
+    let writer = match &search.fc {
+        Some(places) => {
+            let places: Vec<&str> = places.iter().map(|place| fc_word(*place)).collect();
+            writer.with("fc", list(&places))
+        }
+        None => writer,
+    };
+    let writer = match &search.strategy {
+        Some(specs) => {
+            let specs: Vec<toml::Value> = specs.iter().map(|s| strategy::write(*s)).collect();
+            writer.with("strategy", specs)
+        }
+        None => writer,
+    };
+    let writer = writer
         .with("verify", search.verify)
         .with(
             "execute",
@@ -349,8 +367,26 @@ fn write_search(search: &Search) -> toml::Value {
                 Execute::Emulate => "emulate",
             },
         )
-        .with("baseline_momentum", search.baseline_momentum)
-        .value()
+        .with("baseline_momentum", search.baseline_momentum);
+    match &search.budget {
+        Some(budget) => writer.with("budget", write_budget(budget)),
+        None => writer,
+    }
+    .value()
+}
+
+fn write_budget(budget: &Budget) -> toml::Value {
+    let writer = Writer::default().with("trials", budget.trials).with("round", budget.round);
+    let writer = match budget.gradients {
+        Some(gradients) => writer.with("gradients", whole(gradients)),
+        None => writer,
+    };
+    let with = |writer: Writer, key, value: Option<f64>| match value {
+        Some(value) => writer.with(key, value),
+        None => writer,
+    };
+    let writer = with(writer, "seconds", budget.seconds);
+    with(writer, "trial_seconds", budget.trial_seconds).value()
 }
 
 fn write_validation(validation: &Validation) -> toml::Value {

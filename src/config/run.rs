@@ -18,7 +18,7 @@ use super::tree::Value;
 /// Most machines of a run: far above any cluster, and low enough to hold one entry for each.
 pub(super) const MOST_MACHINES: u32 = 1 << 16;
 /// Most examples of a mini-batch: single precision counts them exactly.
-const MOST_EXAMPLES: u32 = 1 << 24;
+pub(super) const MOST_EXAMPLES: u32 = 1 << 24;
 /// Most updates of a run: each has its own page in every stream of random numbers.
 const MOST_UPDATES: u64 = 1_000_000_000;
 /// Longest mean cycle: a day.
@@ -257,6 +257,29 @@ impl RunConfig {
         };
         protocol::strategy(strategy, roster, None)?;
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
+    }
+
+    /// This run with another mini-batch, place of the FC layers or strategy, each where it is
+    /// given.
+    ///
+    /// # Errors
+    /// [`SettingError`] when some machine would have no example, or the strategy and the place do
+    /// not go together.
+    pub fn with_manner(
+        &self,
+        mini_batch: Option<u32>,
+        fc: Option<FcPlacement>,
+        strategy: Option<StrategySpec>,
+    ) -> Result<RunConfig, SettingError> {
+        let roster = Roster {
+            mini_batch: mini_batch.unwrap_or(self.roster.mini_batch),
+            fc: fc.unwrap_or(self.roster.fc),
+            ..self.roster
+        };
+        let roster = roster.check()?;
+        let strategy = strategy.unwrap_or(self.strategy);
+        protocol::strategy(strategy, roster, None)?;
+        Ok(RunConfig { roster, strategy, ..self.clone() })
     }
 }
 

@@ -22,19 +22,37 @@ impl Goal {
         self.target
     }
 
+    /// The target's own quantity, such that less is better.
+    pub fn quantity(&self) -> &'static str {
+        match self.target {
+            Target::Loss(_) => "training loss",
+            Target::ValidationLoss(_) => "validation loss",
+            Target::Accuracy(_) => "1 − accuracy",
+        }
+    }
+
+    /// The value that the target's own quantity must fall to.
+    pub fn level(&self) -> f64 {
+        match self.target {
+            Target::Loss(value) | Target::ValidationLoss(value) => value,
+            // An accuracy rises; its shortfall falls.
+            Target::Accuracy(value) => 1.0 - value,
+        }
+    }
+
+    /// The target's own quantity at every evaluation that has it, such that less is better:
+    /// training loss, validation loss, or 1 − accuracy.
+    pub fn curve(&self, points: &[CurvePoint]) -> Curve {
+        match self.target {
+            Target::Loss(_) => Curve::of_loss(points),
+            Target::ValidationLoss(_) => Curve::of(points, |p| p.evaluation.validation_loss),
+            Target::Accuracy(_) => Curve::of(points, |p| p.evaluation.accuracy.map(|a| 1.0 - a)),
+        }
+    }
+
     /// First crossing of the smoothed curve of the target's own quantity.
     pub fn reached(&self, points: &[CurvePoint]) -> Option<Crossing> {
-        let (curve, value) = match self.target {
-            Target::Loss(value) => (Curve::of_loss(points), value),
-            Target::ValidationLoss(value) => {
-                (Curve::of(points, |p| p.evaluation.validation_loss), value)
-            }
-            // An accuracy rises; its shortfall falls.
-            Target::Accuracy(value) => {
-                (Curve::of(points, |p| p.evaluation.accuracy.map(|a| 1.0 - a)), 1.0 - value)
-            }
-        };
-        curve.smoothed().falls_to(value)
+        self.curve(points).smoothed().falls_to(self.level())
     }
 }
 

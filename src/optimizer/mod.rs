@@ -6,15 +6,25 @@
 //! protocol. The best few are executed for real, and so are the two fixed practices of others:
 //! sync-only and async-only with a momentum that nobody tuned.
 
+pub mod comparison;
+pub mod elastic;
 mod goal;
+pub mod methods;
 mod search;
+pub mod study;
 mod tradeoff;
 mod verify;
+mod workshop;
 
 pub use goal::Goal;
-pub use search::{Candidate, Choice, Forecast, Interval, devices, predict_choice, search};
+pub use methods::Method;
+pub use search::{
+    Candidate, Choice, Forecast, Interval, choices, devices, predict_choice, scenario_of, search,
+    times_per_update,
+};
 pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
+pub use workshop::{Executed, Laboratory, trial_folder};
 
 use crate::predict::CalibrationError;
 use crate::run::LabError;
@@ -47,5 +57,7 @@ pub enum OptimizerError {
     Interrupted,
 }
 
+#[cfg(test)]
+mod elastic_tests;
 #[cfg(test)]
 mod tests;

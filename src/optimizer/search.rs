@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use omnivore_sim::cluster::Scenario;
+use omnivore_sim::protocol::{FcPlacement, StrategySpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,55 @@ pub struct Choice {
     pub explicit_momentum: f64,
     /// η.
     pub learning_rate: f64,
+    /// Examples behind a gradient, where they are not those of the run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mini_batch: Option<u32>,
+    /// Place of the FC layers, where it is not that of the run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fc: Option<FcPlacement>,
+    /// Strategy, where it is not that of the run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub strategy: Option<StrategySpec>,
+}
+
+impl Choice {
+    /// A choice of the run's own mini-batch, place of the FC layers and strategy.
+    pub fn new(
+        device: DeviceName,
+        groups: u32,
+        explicit_momentum: f64,
+        learning_rate: f64,
+    ) -> Self {
+        Choice {
+            device,
+            groups,
+            explicit_momentum,
+            learning_rate,
+            mini_batch: None,
+            fc: None,
+            strategy: None,
+        }
+    }
+}
+
+/// In words: `g = 4, μ = 0.3, η = 0.045`, then what differs from the run.
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Choice { groups, explicit_momentum, learning_rate, .. } = self;
+        write!(f, "g = {groups}, μ = {explicit_momentum}, η = {learning_rate}")?;
+        if let Some(size) = self.mini_batch {
+            write!(f, ", mini-batch {size}")?;
+        }
+        match self.fc {
+            Some(FcPlacement::Merged) => write!(f, ", merged FC")?,
+            Some(FcPlacement::Replicated) => write!(f, ", replicated FC")?,
+            None => {}
+        }
+        match self.strategy {
+            Some(strategy) => write!(f, ", {}", strategy.card().name),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A 90 % interval; an end is absent where it lies beyond the budget.
@@ -66,7 +116,8 @@ pub struct Candidate {
 }
 
 impl Forecast {
-    fn of(prediction: &Prediction, loss_target: f64) -> Self {
+    /// What a prediction says of reaching a loss.
+    pub fn of(prediction: &Prediction, loss_target: f64) -> Self {
         let crossing = prediction.reaches(loss_target);
         let (earliest, latest) = prediction.reaches_between(loss_target);
         Forecast {
@@ -77,6 +128,19 @@ impl Forecast {
             probability: prediction.probability_of_reaching(loss_target),
             final_loss: prediction.loss.values.last().copied().unwrap_or(f64::NAN),
         }
+    }
+}
+
+impl Forecast {
+    /// The same forecast for training that has already come to a loss: what is left from where the
+    /// predicted curve has come as far.
+    #[must_use]
+    pub fn from_loss(mut self, prediction: &Prediction, loss: Option<f64>) -> Self {
+        let Some(begun) = loss.and_then(|loss| prediction.reaches(loss)) else { return self };
+        self.time_to_target_s = self.time_to_target_s.map(|time| (time - begun.time_s).max(0.0));
+        self.updates_to_target =
+            self.updates_to_target.map(|updates| (updates - begun.updates).max(0.0));
+        self
     }
 }
 
@@ -131,23 +195,41 @@ pub fn devices(experiment: &Experiment) -> Result<Vec<DeviceName>, OptimizerErro
     Ok(parsed.map_err(|error| experiment.refuse(key, error.to_string(), String::new()))?)
 }
 
-/// Every combination of the search space.
-fn choices(experiment: &Experiment) -> Result<Vec<Choice>, OptimizerError> {
+/// Every combination of the search space, in the order of the lists: the last key varies fastest.
+///
+/// # Errors
+/// [`OptimizerError::Config`] when the experiment has no search space or it does not fit.
+pub fn choices(experiment: &Experiment) -> Result<Vec<Choice>, OptimizerError> {
     let space = experiment.require_search()?;
-    let mut choices = Vec::new();
-    for device in devices(experiment)? {
+    let devices = devices(experiment)?;
+    let mut choices = vec![];
+    for device in devices {
         for groups in &space.groups {
             for explicit_momentum in &space.explicit_momentum {
-                choices.extend(space.learning_rate.iter().map(|learning_rate| Choice {
-                    device,
-                    groups: *groups,
-                    explicit_momentum: *explicit_momentum,
-                    learning_rate: *learning_rate,
-                }));
+                for learning_rate in &space.learning_rate {
+                    choices.push(Choice::new(device, *groups, *explicit_momentum, *learning_rate));
+                }
             }
         }
     }
-    Ok(choices)
+    fn vary<T: Copy>(
+        choices: Vec<Choice>,
+        values: Option<&Vec<T>>,
+        set: impl Fn(&mut Choice, T),
+    ) -> Vec<Choice> {
+        let Some(values) = values else { return choices };
+        let varied =
+            choices.into_iter().flat_map(|choice| values.iter().map(move |v| (choice, *v)));
+        varied
+            .map(|(mut choice, value)| {
+                set(&mut choice, value);
+                choice
+            })
+            .collect()
+    }
+    let choices = vary(choices, space.mini_batch.as_ref(), |c, size| c.mini_batch = Some(size));
+    let choices = vary(choices, space.fc.as_ref(), |c, place| c.fc = Some(place));
+    Ok(vary(choices, space.strategy.as_ref(), |c, strategy| c.strategy = Some(strategy)))
 }
 
 /// Predicts one choice.
@@ -165,20 +247,47 @@ pub fn predict_choice(
 }
 
 /// The scenario of a choice.
-pub(super) fn scenario_of(
+///
+/// # Errors
+/// [`OptimizerError`] when it is impossible.
+pub fn scenario_of(
     experiment: &Experiment,
     profiles: &[Profile],
     choice: Choice,
 ) -> Result<Scenario, OptimizerError> {
     let run: RunConfig = experiment
         .with(choice.groups, choice.explicit_momentum, choice.learning_rate)
-        .map_err(|error| OptimizerError::Simulation(error.to_string()))?
-        .run;
+        .and_then(|with| with.run.with_manner(choice.mini_batch, choice.fc, choice.strategy))
+        .map_err(|error| OptimizerError::Simulation(error.to_string()))?;
     let timing = timing(experiment, &run, choice.device, profiles)?;
     Ok(run.scenario(timing))
 }
 
-fn rank(a: &Forecast, b: &Forecast) -> Ordering {
+/// Updates over which times are simulated, for each group.
+const TIMED_CYCLES: u64 = 100;
+
+/// Mean time between updates for every number of groups of the search space, ascending, from a
+/// simulation without a loss.
+///
+/// # Errors
+/// [`OptimizerError`] when a number of groups is impossible.
+pub fn times_per_update(
+    experiment: &Experiment,
+    profiles: &[Profile],
+    like: Choice,
+) -> Result<Vec<(u32, f64)>, OptimizerError> {
+    let mut groups = experiment.require_search()?.groups.clone();
+    groups.sort_unstable();
+    let time = |groups: &u32| {
+        let scenario = scenario_of(experiment, profiles, Choice { groups: *groups, ..like })?;
+        let scenario = Scenario { updates: TIMED_CYCLES * u64::from(*groups), ..scenario };
+        let outcome = crate::run::simulate(&scenario, None, &())?;
+        Ok((*groups, outcome.trace.time_per_update_s().unwrap_or(f64::NAN)))
+    };
+    groups.iter().map(time).collect()
+}
+
+pub(super) fn rank(a: &Forecast, b: &Forecast) -> Ordering {
     match (a.time_to_target_s, b.time_to_target_s) {
         (Some(a), Some(b)) => a.total_cmp(&b),
         (Some(_), None) => Ordering::Less,

@@ -80,6 +80,29 @@ fn probed_objective(lab: &Lab, scenario: &Scenario) -> Option<Box<dyn Objective>
     wanted.then(|| Box::new(lab.objective(scenario.seed)) as Box<dyn Objective>)
 }
 
+/// Runs a scenario on the virtual clock with real gradients from a model that an earlier run left,
+/// with its velocity. The scenario should have a seed of its own, or it meets the mini-batches of
+/// the earlier run again.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible.
+///
+/// # Panics
+/// When the model is of another network.
+pub fn emulate_from(
+    lab: &Lab,
+    scenario: &Scenario,
+    model: (InitialModel, InitialModel),
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let mut objective = lab.objective(scenario.seed);
+    let (start, velocity) = model;
+    let mut watch = Watch::new(scenario, progress, None);
+    let learning = Learning { objective: &mut objective, start };
+    let (trace, model) = cluster::run_in_motion(scenario, learning, velocity, &mut watch)?;
+    Ok(watch.complete(finish(Kind::Emulated, trace, model)))
+}
+
 fn on_virtual_clock<'a>(
     kind: Kind,
     scenario: &'a Scenario,
@@ -143,6 +166,21 @@ pub fn execute(
     resume: Option<Checkpoint>,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RuntimeError> {
+    execute_from(lab, scenario, pacing, lab.start(scenario.seed), resume, progress)
+}
+
+/// Trains on the wall clock from other parameters than the experiment's own start.
+///
+/// # Errors
+/// As for [`execute`].
+pub fn execute_from(
+    lab: &Lab,
+    scenario: &Scenario,
+    pacing: Pacing,
+    start: InitialModel,
+    resume: Option<Checkpoint>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RuntimeError> {
     let mut evaluator = lab.objective(scenario.seed);
     let stages = || Box::new(NetworkStages::new(lab.objective(scenario.seed))) as Box<dyn Stages>;
     let setup = TrainSetup {
@@ -151,7 +189,7 @@ pub fn execute(
         threads_per_worker: 1,
         machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
         fc_server: stages(),
-        start: lab.start(scenario.seed),
+        start,
         evaluator: &mut evaluator,
         resume,
     };

@@ -136,6 +136,15 @@ pub fn load_model(folder: &Path) -> Result<InitialModel, StoreError> {
     Ok(parse_model(&path, &read(&path)?)?.0)
 }
 
+/// Reads the parameters and velocities of a finished run.
+///
+/// # Errors
+/// [`StoreError::Read`], or [`StoreError::Content`] when the file is damaged.
+pub fn load_model_in_motion(folder: &Path) -> Result<(InitialModel, InitialModel), StoreError> {
+    let path = folder.join(MODEL_FILE);
+    parse_model(&path, &read(&path)?)
+}
+
 fn parse_model(path: &Path, bytes: &[u8]) -> Result<(InitialModel, InitialModel), StoreError> {
     let broken =
         |reason: String| StoreError::Content { path: path.to_owned(), what: "model", reason };

@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod manifest;
+mod study;
 
 use std::fs;
 use std::io::Write;
@@ -13,8 +14,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use checkpoint::{RunState, load_model, load_state, model_bytes, named_tensors, save_state};
+pub use checkpoint::{
+    RunState, load_model, load_model_in_motion, load_state, model_bytes, named_tensors, save_state,
+};
 pub use manifest::Manifest;
+pub use study::{
+    Asked, Planned, StudyError, StudyFile, Ticket, Told, TrialRow, TrialState, study_files,
+};
 
 /// Why something cannot be written or read back.
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,7 @@ mod program;
 mod real_runs;
 mod reference;
 mod reproduce;
+mod study;
 mod tidy;
 mod validate;
 mod verbs;

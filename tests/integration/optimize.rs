@@ -78,16 +78,14 @@ fn optimize_prints_prediction_beside_measurement_and_keeps_every_file() {
 fn a_search_that_goes_on_in_its_folder_repeats_nothing_and_chooses_the_same() {
     let bench = bench("target = { loss = 1.5 }");
     let first = bench.json("optimize", "out", &[]);
-    let execution = std::fs::read_dir(bench.path("out/executions"))
-        .expect("executions are kept")
-        .map(|entry| entry.expect("readable").path())
-        .max()
-        .expect("not empty");
-    std::fs::remove_file(execution).expect("removable");
+    let run = bench.path("out/executions/trial-0000/run.json");
+    let written = || std::fs::metadata(&run).and_then(|data| data.modified()).expect("kept");
+    let before = written();
     let again = bench.json("optimize", "out", &[]);
     for key in ["chosen", "predicted", "measured", "speed_up", "candidates"] {
         assert_eq!(first[key], again[key], "{key}");
     }
+    assert_eq!(written(), before, "what was executed is not executed again");
 }
 
 #[test]

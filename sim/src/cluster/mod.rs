@@ -9,7 +9,7 @@ mod witness;
 pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
     Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
-    message_after, message_sizes, replay, run, run_strategy,
+    message_after, message_sizes, replay, run, run_in_motion, run_strategy,
 };
 pub use timing::{
     Affine, Clockwork, Crossing, Layers, Letter, MachineTimes, NetworkTimes, Passage, PhaseTimes,

@@ -135,6 +135,24 @@ pub fn run<'a>(
     run_strategy(&mut *strategy, scenario, learning, monitor)
 }
 
+/// Runs a scenario on the virtual clock with a model that is in motion already: the velocity of
+/// its parameters as another run left it. Times and versions begin at 0.
+///
+/// # Errors
+/// As for [`run`].
+///
+/// # Panics
+/// When the velocity has another length than the parameters.
+pub fn run_in_motion<'a>(
+    scenario: &'a Scenario,
+    learning: Learning<'a>,
+    velocity: InitialModel,
+    monitor: &mut dyn Monitor,
+) -> Result<(Trace, ModelServer), RunError> {
+    let mut strategy = strategy(scenario.strategy, scenario.roster, None)?;
+    drive(&mut *strategy, scenario, Some(learning), Some(velocity), monitor)
+}
+
 /// Runs a scenario under a strategy that need not be in the catalogue; the one that the scenario
 /// names is ignored.
 ///
@@ -146,6 +164,16 @@ pub fn run_strategy<'a>(
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
+    drive(strategy, scenario, learning, None, monitor)
+}
+
+fn drive<'a>(
+    strategy: &mut dyn Strategy,
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    velocity: Option<InitialModel>,
+    monitor: &mut dyn Monitor,
+) -> Result<(Trace, ModelServer), RunError> {
     let mut engine = Engine::new();
     for machine in scenario.roster.machine_ids() {
         let happens = Happens::Told(Event::Started { machine });
@@ -154,6 +182,11 @@ pub fn run_strategy<'a>(
     let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed);
     let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
     let mut driver = Driver::new(scenario, learning, clock);
+    if let Some(velocity) = velocity {
+        let weights = driver.server.weights();
+        let weights = InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() };
+        driver.server.overwrite(weights, velocity);
+    }
     let mut actions = Vec::new();
     driver.show_model(monitor);
     let mut end = driver.evaluate_if_due(monitor);

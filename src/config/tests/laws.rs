@@ -106,6 +106,13 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("search.verify=1", &[]),
     ("search.execute=emulate", &[]),
     ("search.baseline_momentum=0.8", &[]),
+    ("search.mini_batch=[16, 32]", &[]),
+    ("search.fc=[\"merged\", \"replicated\"]", &[]),
+    ("search.strategy=[\"groups\", { ssp = { slack = 3 } }]", &[]),
+    (
+        "search.budget={ trials = 9, round = 3, gradients = 100, seconds = 2, trial_seconds = 1 }",
+        &[],
+    ),
     ("validation.seeds=[4, 5, 6]", &[VALIDATION]),
 ];
 

@@ -63,6 +63,12 @@ const SETS: &[&[&str]] = &[
     &[
         "validation={ grid = [{ groups = [1, 2], explicit_momentum = [0], learning_rate = [0.1] }], seeds = [1, 2, 9], targets = [0.7], saturations_top1 = [4], saturations_top3 = [4, 8.5], execute = \"emulate\", bars = { spearman = 0.9, median_k_error = 1 } }",
     ],
+    &[
+        "search.budget={ trials = 9, round = 3, gradients = 100, seconds = 2.5 }",
+        "search.mini_batch=[16, 32]",
+        "search.fc=[\"replicated\"]",
+        "search.strategy=[\"groups\", { ssp = { slack = 3 } }]",
+    ],
     &["search.device=[\"flex\", \"cuda:0\"]", "seed=9223372036854775807", "learning_rate=1e-30"],
 ];
 

@@ -1,0 +1,128 @@
+//! The calibrated simulator's ranking, verified from the top.
+
+use super::Space;
+use super::bayes::{Inputs, ln_time};
+use super::gaussian::GaussianProcess;
+use crate::optimizer::study::{
+    Pause, Proposal, Replay, Searcher, Trial, best_time_s, total_gradients, total_real_s,
+};
+use crate::optimizer::{Candidate, Choice};
+
+/// Verified configurations from which the predictor's own errors are learned.
+const LEAST_TO_LEARN_FROM: usize = 4;
+
+/// Role of the best prediction.
+pub const PREDICTED_BEST: &str = "predicted best";
+
+/// Role of the run with one group and the customary momentum.
+pub const SYNC_ONLY: &str = "sync only";
+
+/// Role of the run with the most groups and the customary momentum.
+pub const ASYNC_ONLY: &str = "async only";
+
+/// Seconds for a configuration that is not predicted to reach the target, per unit of its
+/// predicted final loss: beyond any real run, so that it ranks after those that do.
+const BEYOND_S: f64 = 1e9;
+
+/// A configuration with what is predicted of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// The configuration.
+    pub choice: Choice,
+    /// Predicted seconds to the target; for one that is not predicted to reach it, some time
+    /// beyond its budget that grows with its predicted loss.
+    pub time_s: f64,
+}
+
+impl From<&Candidate> for Ranked {
+    fn from(candidate: &Candidate) -> Self {
+        let predicted = candidate.predicted;
+        let loss =
+            if predicted.final_loss.is_finite() { predicted.final_loss.max(1e-3) } else { 1e3 };
+        let time_s = predicted.time_to_target_s.unwrap_or(BEYOND_S * loss);
+        // A target that is reached at once would have no logarithm.
+        Ranked { choice: candidate.choice, time_s: time_s.max(1e-9) }
+    }
+}
+
+/// Verifies the best of the ranking for real, then the fixed practices of others to compare with.
+///
+/// After each round the rest is ranked anew: by ln(predicted time) plus what a Gaussian process
+/// over the errors of the verified ones, ln(measured / predicted), makes of it. Where errors tell
+/// nothing, that is the ranking of the simulator.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What there is.
+    pub space: Space,
+    /// Every configuration, best first.
+    pub ranked: Vec<Ranked>,
+    /// How many are verified.
+    pub verify: usize,
+    /// Nothing more is verified once so many gradients have been computed.
+    pub gradients: Option<u64>,
+    /// Nothing more is verified once trials have taken so many seconds of this machine.
+    pub seconds: Option<f64>,
+    /// Configurations to compare with, by the name of their practice.
+    pub baselines: Vec<(String, Choice)>,
+}
+
+impl Model {
+    /// ln(measured / predicted); of a trial that was given up, what is known of it.
+    fn error(&self, index: usize, trial: &Trial) -> f64 {
+        let error = ln_time(trial) - self.ranked[index].time_s.ln();
+        if trial.time_to_target_s().is_some() { error } else { error.max(0.0) }
+    }
+
+    fn is_spent(&self, trials: &[Trial]) -> bool {
+        self.gradients.is_some_and(|limit| total_gradients(trials) >= limit)
+            || self.seconds.is_some_and(|limit| total_real_s(trials) >= limit)
+    }
+
+    /// The most promising of those left: the first of the ranking until there is something to
+    /// learn from, then those of the largest expected improvement.
+    fn next_of(&self, inputs: &Inputs, tried: &[usize], errors: &[f64], n: usize) -> Vec<usize> {
+        let left: Vec<usize> = (0..self.ranked.len()).filter(|i| !tried.contains(i)).collect();
+        let at: Vec<Vec<f64>> = tried.iter().map(|i| inputs.0[*i].clone()).collect();
+        let process = (tried.len() >= LEAST_TO_LEARN_FROM)
+            .then(|| GaussianProcess::fit(&at, errors))
+            .flatten();
+        let Some(process) = process else { return left.into_iter().take(n).collect() };
+        let ln_predicted = |i: usize| self.ranked[i].time_s.ln();
+        let found = tried.iter().zip(errors).map(|(i, error)| ln_predicted(*i) + error);
+        let best = found.fold(f64::INFINITY, f64::min);
+        let gain = |i: &usize| process.expected_improvement(&inputs.0[*i], best - ln_predicted(*i));
+        let mut ranked: Vec<(f64, usize)> = left.iter().map(|i| (gain(i), *i)).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        ranked.into_iter().take(n).map(|(_, i)| i).collect()
+    }
+}
+
+impl Searcher for Model {
+    fn search(&self, replay: &mut Replay<'_>) -> Result<(), Pause> {
+        let Space { updates, round, .. } = self.space;
+        let choices: Vec<Choice> = self.ranked.iter().map(|ranked| ranked.choice).collect();
+        let inputs = Inputs::of(&choices);
+        let mut tried: Vec<usize> = Vec::new();
+        let mut errors: Vec<f64> = Vec::new();
+        while tried.len() < self.verify.min(choices.len()) && !self.is_spent(replay.so_far()) {
+            let n = round.min(self.verify - tried.len());
+            let next = self.next_of(&inputs, &tried, &errors, n);
+            let best = best_time_s(replay.so_far());
+            let proposals = next.iter().enumerate().map(|(at, i)| {
+                let role = match tried.len() + at {
+                    0 => PREDICTED_BEST.to_owned(),
+                    rank => format!("predicted no. {}", rank + 1),
+                };
+                Proposal::to_target(choices[*i], updates, role).racing(best)
+            });
+            let trials = replay.round(proposals.collect())?;
+            let made = next.iter().zip(trials);
+            errors.extend(made.map(|(i, trial)| self.error(*i, trial)));
+            tried.extend(&next);
+        }
+        let of =
+            |(role, choice): &(String, Choice)| Proposal::to_target(*choice, updates, role.clone());
+        replay.round(self.baselines.iter().map(of).collect())?;
+        Ok(())
+    }
+}

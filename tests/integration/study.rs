@@ -1,0 +1,133 @@
+//! Studies outlive the processes that work on them.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::program::{Bench, SHORT_RUN, code, error_text, json_of, program};
+
+const SEARCH: &str = r#"
+[search]
+groups = [1, 2, 4]
+explicit_momentum = [0.0, 0.3, 0.6]
+learning_rate = [0.02, 0.06]
+verify = 2
+execute = "emulate"
+baseline_momentum = 0.9
+budget = { trials = 10, round = 2 }
+"#;
+
+fn bench(target: &str) -> Bench {
+    let run = SHORT_RUN
+        .replace("target = { loss = 2.2 }", target)
+        .replace("updates = 24", "updates = 160");
+    Bench::with(&format!("{run}{SEARCH}"))
+}
+
+fn start(bench: &Bench, out: &str, method: &str) -> Child {
+    let mut command = program();
+    command.arg("optimize").arg(bench.path("run.toml")).arg("--out").arg(bench.path(out));
+    command.args(["--method", method, "--json", "--quiet", "--threads", "1"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
+/// An object without what differs from one time to the next.
+fn timeless(mut object: Value) -> Value {
+    for trial in object["trials"].as_array_mut().expect("a list of trials") {
+        trial["finding"].as_object_mut().expect("a finding").remove("real_s");
+    }
+    object["measured"].as_object_mut().expect("a finding").remove("real_s");
+    object["cost"].as_object_mut().expect("costs").remove("real_s");
+    object.as_object_mut().expect("an object").remove("out");
+    object
+}
+
+fn chosen_by(bench: &Bench, out: &str, method: &str) -> Value {
+    let output = start(bench, out, method).wait_with_output().expect("it ends");
+    timeless(json_of(&output))
+}
+
+#[test]
+fn a_study_that_is_killed_again_and_again_loses_nothing_and_chooses_the_same() {
+    let bench = bench("target = { loss = 1.9 }");
+    let whole = chosen_by(&bench, "whole", "random");
+    // Moments between the start of the program and the end of a trial, spread by a multiplicative
+    // sequence.
+    for kill in 1_u64..=8 {
+        let mut child = start(&bench, "killed", "random");
+        std::thread::sleep(Duration::from_millis(40 + kill * 167 % 400));
+        child.kill().expect("it was started");
+        child.wait().expect("it was killed");
+    }
+    assert_eq!(chosen_by(&bench, "killed", "random"), whole);
+    let numbers: Vec<u64> = whole["trials"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|trial| trial["number"].as_u64().expect("a number"))
+        .collect();
+    assert_eq!(numbers, (0..10).collect::<Vec<u64>>());
+}
+
+#[test]
+fn processes_that_share_a_study_find_what_one_alone_finds() {
+    let bench = bench("target = { loss = 1.9 }");
+    let alone = chosen_by(&bench, "alone", "bayes");
+    let pair = [(); 2].map(|()| start(&bench, "shared", "bayes"));
+    for child in pair {
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(timeless(json_of(&output)), alone);
+    }
+}
+
+#[test]
+fn the_study_verbs_list_show_export_and_resume() {
+    let bench = bench("target = { loss = 1.9 }");
+    let whole = chosen_by(&bench, "out", "async");
+    let verb = |arguments: &[&str]| {
+        let mut command = program();
+        command.arg("study").args(arguments);
+        command.output().expect("the program starts")
+    };
+    let (out, parent) = (bench.path("out"), bench.path(""));
+    let (out, parent) = (out.display().to_string(), parent.display().to_string());
+    let listed = json_of(&verb(&["list", &parent, "--json"]));
+    assert_eq!(listed["studies"].as_array().map(Vec::len), Some(1));
+    assert_eq!(listed["studies"][0]["header"]["method"], "async");
+    let shown = json_of(&verb(&["show", &out, "--json"]));
+    assert_eq!(shown["trials"].as_array().map(Vec::len), Some(2));
+    let text = verb(&["show", &out]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("trials: "));
+    for ending in ["csv", "parquet"] {
+        let file = bench.path(&format!("trials.{ending}"));
+        assert_eq!(code(&verb(&["export", &out, &file.display().to_string()])), 0);
+        assert!(std::fs::metadata(file).expect("written").len() > 100);
+    }
+    assert_eq!(code(&verb(&["export", &out, "trials.txt"])), 3);
+    let resumed = json_of(&verb(&["resume", &out, "--json", "--quiet"]));
+    assert_eq!(timeless(resumed)["trials"], whole["trials"]);
+    assert_eq!(code(&verb(&["show", &bench.path("nowhere").display().to_string()])), 3);
+    let other = start(&bench, "out", "sync").wait_with_output().expect("it ends");
+    assert_eq!(code(&other), 3, "a folder has one study");
+    assert!(error_text(&other).contains("another search"), "{}", error_text(&other));
+}
+
+#[test]
+fn a_study_without_a_feasible_trial_says_why_for_each() {
+    let bench = bench("target = { loss = 0.001 }");
+    let output = start(&bench, "out", "sync").wait_with_output().expect("it ends");
+    assert_eq!(code(&output), 5);
+    let text = error_text(&output);
+    assert!(text.contains("no feasible configuration") && text.contains("training loss"), "{text}");
+}
+
+#[test]
+fn a_method_without_a_budget_is_asked_for_one() {
+    let text = SEARCH.replace("budget = { trials = 10, round = 2 }", "");
+    let bench = Bench::with(&format!("{SHORT_RUN}{text}"));
+    let output = start(&bench, "out", "grid").wait_with_output().expect("it ends");
+    assert_eq!(code(&output), 3);
+    assert!(error_text(&output).contains("budget"), "{}", error_text(&output));
+}
