@@ -6,6 +6,7 @@ use crate::config::ConfigError;
 use crate::optimizer::OptimizerError;
 use crate::optimizer::study::StudyFailure;
 use crate::predict::{CalibrationError, TruthError};
+use crate::profile::speed::SpeedError;
 use crate::run::LabError;
 use crate::runtime::RuntimeError;
 use crate::store::StudyError;
@@ -104,6 +105,12 @@ impl From<CalibrationError> for Failure {
             CalibrationError::Interrupted => Failure::Interrupted(error.to_string()),
             other => Failure::input(other),
         }
+    }
+}
+
+impl From<SpeedError> for Failure {
+    fn from(error: SpeedError) -> Self {
+        Failure::input(error)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Data goes to standard output, progress and messages to standard error. A verb returns what it
 //! found or a [`Failure`]; this is the only place where that becomes text and an exit code.
 
+mod bench;
 mod calibrate;
 mod compare;
 mod evaluate;
@@ -126,6 +127,12 @@ enum Verb {
     },
     /// Run an experiment of the paper and hold its numbers against what is expected.
     Reproduce(reproduce::Options),
+    /// Measure how fast this machine computes, as fractions of its limits, on 1, 2, 4 and so on up
+    /// to `--threads` threads.
+    Bench {
+        #[command(subcommand)]
+        what: bench::What,
+    },
     /// Loss and accuracy of a trained model on a data set.
     Evaluate {
         /// Folder of a run made by `train` or `emulate`.
@@ -257,6 +264,7 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         Verb::Validate(common) => validate::validate(&common),
         Verb::Report { runs, output } => report::report(&runs, &output),
         Verb::Reproduce(options) => reproduce::reproduce(&options),
+        Verb::Bench { what } => bench::bench(&what),
         Verb::Evaluate { run, export, output } => {
             evaluate::evaluate(&run, export.as_deref(), &output)
         }

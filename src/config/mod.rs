@@ -56,6 +56,7 @@ pub use expectation::{
 pub use experiment::{DataFacts, Experiment, Hardware};
 pub use files::FilePath;
 pub use keys::{KeyInfo, Section};
+pub use network::{load_network, own_networks};
 pub use overrides::Overrides;
 pub use plan::{Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
 pub use run::{

@@ -1,14 +1,15 @@
 //! Network files: TOML that becomes a network description and its workload.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use omnivore_sim::workload::{NetworkSpec, Workload, WorkloadError};
 
-use super::error::{Mistake, Problem};
-use super::files::{Context, Input};
+use super::error::{ConfigError, Mistake, Problem};
+use super::files::{self, Context, Input};
 use super::keys::nearest;
 use super::reader::Field;
-use super::source::{Place, Source};
+use super::source::{Layer, Place, Source};
 use super::tree::{self, Table, Value};
 
 /// A network, and what one image costs it.
@@ -43,6 +44,40 @@ fn parse(source: &Arc<Source>) -> Result<Network, Mistake> {
         Mistake::new(Problem::Workload(error), &place)
     })?;
     Ok(Network { spec, workload })
+}
+
+/// The networks that come with the program, from small to large.
+const OWN: [(&str, &str); 4] = [
+    ("small-cnn.toml", include_str!("../../experiments/networks/small-cnn.toml")),
+    ("lenet.toml", include_str!("../../experiments/networks/lenet.toml")),
+    ("cifar10-quick.toml", include_str!("../../experiments/networks/cifar10-quick.toml")),
+    ("caffenet.toml", include_str!("../../experiments/networks/caffenet.toml")),
+];
+
+/// The networks that come with the program, from small to large.
+///
+/// # Errors
+/// [`ConfigError::Mistake`], which only a damaged program can have.
+pub fn own_networks() -> Result<Vec<NetworkSpec>, ConfigError> {
+    OWN.into_iter().map(|(name, text)| spec(name, text.to_owned(), Path::new("."))).collect()
+}
+
+/// Reads a network file that is named on the command line.
+///
+/// # Errors
+/// [`ConfigError::Mistake`] when it cannot be read or is no possible network.
+pub fn load_network(path: &Path) -> Result<NetworkSpec, ConfigError> {
+    let text = files::read_text(path).map_err(|failure| {
+        let problem = failure.named_by("the command line", path.to_owned());
+        ConfigError::Mistake(Box::new(Mistake::without_place(problem)))
+    })?;
+    spec(&path.display().to_string(), text, &files::folder_of(path))
+}
+
+fn spec(name: &str, text: String, folder: &Path) -> Result<NetworkSpec, ConfigError> {
+    let source = Source::new(name, text, folder, Layer::File);
+    let network = parse(&source).map_err(|mistake| ConfigError::Mistake(Box::new(mistake)))?;
+    Ok(network.spec)
 }
 
 /// What serde says, as a mistake with advice.

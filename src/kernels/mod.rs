@@ -14,6 +14,7 @@ pub mod burn_op;
 mod convolution;
 mod error;
 mod lowered;
+mod matrix;
 mod microkernel;
 mod normalisation;
 mod packed;
@@ -31,7 +32,8 @@ mod tests;
 
 pub use convolution::{Lowering, backward_data, backward_weights, forward};
 pub use error::KernelError;
-pub use microkernel::Instructions;
+pub use matrix::matrix_product;
+pub use microkernel::{Instructions, multiply_add_in_registers};
 pub use normalisation::{Normalisation, normalise, normalise_backward};
 pub use pooling::{
     PoolingShape, PoolingSizes, Rounding, average_pooling, average_pooling_backward, max_pooling,

@@ -24,6 +24,7 @@ mod prediction;
 mod proxy;
 mod quadratic;
 mod score;
+mod speed;
 mod stability;
 mod truth;
 mod validation;
@@ -43,6 +44,7 @@ pub use score::{
     Agreement, Happened, Pair, agreement, area_under_curve, best_groups, covers, quantile,
     rank_correlation, regret,
 };
+pub use speed::engine_steps;
 pub use stability::{
     StabilityLimit, analytic_safe_rate, effective_curvature, largest_safe_rate, stability_law,
     with_stability,

@@ -27,6 +27,7 @@ mod crew;
 mod fit;
 mod measure;
 mod rehearsal;
+pub mod speed;
 mod tally;
 #[cfg(test)]
 mod tests;

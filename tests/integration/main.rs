@@ -2,6 +2,7 @@
 //! (matklad, "Delete Cargo Integration Tests").
 
 mod bad_input;
+mod bench;
 mod determinism;
 mod optimize;
 mod program;

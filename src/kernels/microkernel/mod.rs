@@ -13,6 +13,7 @@ mod kernels;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod peak;
 mod product;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use std::ops::Range;
 
 use super::KernelError;
 
+pub use peak::multiply_add_in_registers;
 pub(super) use product::{Matrix, Product, multiply};
 
 /// Instruction sets that the packed kernels know, best first.
