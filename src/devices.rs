@@ -150,7 +150,7 @@ fn available() -> Vec<DeviceName> {
 fn description(name: DeviceName) -> &'static str {
     match name {
         DeviceName::Flex => "CPU, vector instructions, all cores",
-        DeviceName::Ndarray => "CPU, through the ndarray crate; slow in convolutions",
+        DeviceName::Ndarray => "CPU, through the ndarray crate",
         DeviceName::Cuda(_) => "NVIDIA GPU",
     }
 }

@@ -6,7 +6,7 @@
 //! An import points down only:
 //!
 //! ```text
-//!  4  data · kernels · config · store
+//!  4  data · kernels · config · store · memory
 //!  5  devices · models
 //!  6  profile · runtime      the two that read the wall clock
 //!  7  run                    simulate, emulate, train, replay behind one interface
@@ -22,6 +22,7 @@ pub mod config;
 pub mod data;
 pub mod devices;
 pub mod kernels;
+mod memory;
 pub mod models;
 pub mod optimizer;
 pub mod predict;

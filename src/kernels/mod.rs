@@ -1,4 +1,5 @@
-//! Convolution, pooling and normalisation in `f32` on the CPU, on plain row-major slices.
+//! Convolution, fully-connected layers, pooling and normalisation in `f32` on the CPU, on plain
+//! row-major slices.
 //!
 //! A convolution becomes matrix products by *lowering* ([`Lowering`]). The default packs blocks
 //! straight from the image; lowering `b_p` whole images into memory, as arXiv:1606.04487 does, can
@@ -7,12 +8,14 @@
 //! The kernels run on the current rayon pool and cut their work by shape, never by the number of
 //! threads, so a result has the same bits on any number of them.
 //!
-//! Invariants: only `microkernel` has unsafe code; no kernel allocates in a warm loop more than
+//! Invariants: within `kernels` only `microkernel` has unsafe code; no kernel allocates in a warm loop more than
 //! lists of offsets; nothing panics on a shape that its constructor accepted.
 
 pub mod burn_op;
 mod convolution;
+mod elementwise;
 mod error;
+mod fully_connected;
 mod lowered;
 mod matrix;
 mod microkernel;
@@ -32,6 +35,10 @@ mod tests;
 
 pub use convolution::{Lowering, backward_data, backward_weights, forward};
 pub use error::KernelError;
+pub use fully_connected::{
+    FullyConnectedShape, fully_connected, fully_connected_backward_data,
+    fully_connected_backward_weights,
+};
 pub use matrix::matrix_product;
 pub use microkernel::{Instructions, multiply_add_in_registers};
 pub use normalisation::{Normalisation, normalise, normalise_backward};

@@ -1,14 +1,17 @@
 //! The layers as operations of Burn.
 
 use burn::tensor::ops::{AvgPoolOptions, ConvOptions, MaxPoolOptions};
-use burn::tensor::{Device, Gradients, Tensor, TensorData, activation, module};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use omnivore_sim::workload::{
     ActivationShape, Convolution, FullyConnected, ImageShape, LayerSpec,
     LocalResponseNormalisation, Pooling, PoolingOperator, Rounding,
 };
 use rand::{Rng, RngExt};
 
-use crate::kernels::burn_op::{average_pooling, convolution, max_pooling};
+use crate::kernels::burn_op::{
+    append_numbers, average_pooling, convolution, fully_connected, max_pooling, normalisation,
+    rectified, scaled,
+};
 
 use super::parameters::{Places, Slot, Weights};
 
@@ -195,8 +198,7 @@ impl Leaf {
 
 fn append<const D: usize>(gradient: Option<Tensor<D>>, values: &mut Vec<f32>) {
     if let Some(gradient) = gradient {
-        let data = gradient.into_data();
-        values.extend_from_slice(data.as_slice().expect("every tensor of a model holds f32"));
+        append_numbers(gradient, values);
     }
 }
 
@@ -256,13 +258,11 @@ impl<'a> Pass<'a> {
                 Activation::Image(average_pooling(input.into_image(), options.clone()))
             }
             Operation::Relu => match input {
-                Activation::Image(image) => Activation::Image(activation::relu(image)),
-                Activation::Features(features) => Activation::Features(activation::relu(features)),
+                Activation::Image(image) => Activation::Image(rectified(image)),
+                Activation::Features(features) => Activation::Features(rectified(features)),
             },
             &Operation::Normalisation { size, alpha, beta, k } => {
-                let input = input.into_image();
-                let base = mean_square(input.clone(), size).mul_scalar(alpha).add_scalar(k);
-                Activation::Image(input * base.powf_scalar(-beta))
+                Activation::Image(normalisation(input.into_image(), size, alpha, beta, k))
             }
             &Operation::Dropout { probability } => match input {
                 Activation::Image(image) => Activation::Image(self.dropout(image, probability)),
@@ -272,8 +272,7 @@ impl<'a> Pass<'a> {
             },
             Operation::FullyConnected { weights, biases } => {
                 let (weights, biases) = (self.parameter(weights), self.parameter(biases));
-                let input = input.into_features();
-                Activation::Features(module::linear(input, weights, Some(biases)))
+                Activation::Features(fully_connected(input.into_features(), weights, biases))
             }
         }
     }
@@ -303,22 +302,9 @@ impl<'a> Pass<'a> {
             return input;
         };
         let kept = (1.0 / (1.0 - probability)) as f32;
-        let shape = input.dims();
-        let mask: Vec<f32> = (0..shape.iter().product())
+        let mask: Vec<f32> = (0..input.shape().num_elements())
             .map(|_| if training.dropout.random::<f64>() < probability { 0.0 } else { kept })
             .collect();
-        input * Tensor::from_data(TensorData::new(mask, shape), &self.device)
+        scaled(input, mask)
     }
-}
-
-/// Mean over the `size` channels around each one of the squares of `[images, channels, height,
-/// width]`; channels that do not exist count as 0.
-fn mean_square(input: Tensor<4>, size: usize) -> Tensor<4> {
-    let [images, channels, height, width] = input.dims();
-    let options = AvgPoolOptions::new([size, 1])
-        .with_stride([1, 1])
-        .with_padding([size / 2, 0])
-        .with_count_include_pad(true);
-    let squares = input.square().reshape([images, 1, channels, height * width]);
-    module::avg_pool2d(squares, options).reshape([images, channels, height, width])
 }

@@ -16,8 +16,7 @@
 //! images that is shared as `b₁ + … + b_k` is therefore `Σ bᵢ/b · gᵢ`.
 //!
 //! A model may be used from several threads at once: every call builds its own tensors from the
-//! flat vectors, and computes on the rayon pool of the calling thread. One exception: the matrix
-//! products of `ndarray` have threads of their own, which `MATMUL_NUM_THREADS` limits.
+//! flat vectors, and computes on the rayon pool of the calling thread.
 
 mod connections;
 mod layers;
@@ -31,6 +30,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omnivore_sim::objective::Connections;
 use omnivore_sim::workload::{ImageShape, NetworkSpec, ParameterLayout, Workload, WorkloadError};
 use rand::Rng;
+
+use crate::kernels::burn_op::{append_numbers, pulled};
 
 use layers::{Activation, Leaf, Operation, Pass, size};
 use loss::Scores;
@@ -313,7 +314,7 @@ impl Model {
         let scores = Scores::new(into_vec(output.clone().inner()), self.classes);
         let mut leaves = pass.into_leaves();
         leaves.push(Leaf::from(input));
-        let mut gradient = pull_back(&output, scores.gradient_of_mean(labels), &leaves);
+        let mut gradient = pull_back(output, scores.gradient_of_mean(labels), &leaves);
         let activation_gradient = gradient.split_off(self.layout.fc);
         Ok(FcResult { loss: scores.mean_loss(labels), gradient, activation_gradient })
     }
@@ -333,7 +334,7 @@ impl Model {
         };
         let expected = output.shape().num_elements();
         self.check_length("activation gradients", &activation_gradient, expected)?;
-        Ok(pull_back(&output, activation_gradient, &leaves))
+        Ok(pull_back(output, activation_gradient, &leaves))
     }
 
     /// All three stages at once: loss and gradient of `images` under `parameters`,
@@ -440,16 +441,11 @@ impl Model {
 
 /// The gradients of `leaves`, one after the other, when `gradient` is that of `output`; nothing
 /// where nothing flows back.
-///
-/// Burn starts from a scalar; `⟨output, gradient⟩` with the gradient held constant is one whose
-/// gradient with respect to `output` is `gradient`.
-fn pull_back(output: &Tensor<2>, gradient: Vec<f32>, leaves: &[Leaf]) -> Vec<f32> {
+fn pull_back(output: Tensor<2>, gradient: Vec<f32>, leaves: &[Leaf]) -> Vec<f32> {
     if !output.is_tracked() {
         return Vec::new();
     }
-    let data = TensorData::new(gradient, output.dims());
-    let seed = Tensor::<2>::from_data(data, &output.device());
-    let mut gradients = (output.clone() * seed).sum().backward();
+    let mut gradients = pulled(output, gradient).backward();
     let mut values = Vec::with_capacity(leaves.iter().map(Leaf::length).sum());
     for leaf in leaves {
         leaf.append_gradient(&mut gradients, &mut values);
@@ -459,5 +455,7 @@ fn pull_back(output: &Tensor<2>, gradient: Vec<f32>, leaves: &[Leaf]) -> Vec<f32
 
 /// The numbers of a tensor, row-major.
 fn into_vec<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("every tensor of a model holds f32")
+    let mut numbers = Vec::with_capacity(tensor.shape().num_elements());
+    append_numbers(tensor, &mut numbers);
+    numbers
 }

@@ -5,6 +5,7 @@ use rayon::ThreadPoolBuilder;
 use super::super::layers::{Activation, Pass};
 use super::super::{into_vec, pull_back};
 use super::*;
+use crate::memory::counted::of_this_thread;
 
 /// Runs `work` on a rayon pool of its own.
 fn with_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
@@ -25,7 +26,7 @@ fn unstaged(case: &Case) -> (f64, Vec<f32>) {
     let output = fc_pass.run(&model.fc, Activation::Features(activations)).into_features();
     leaves.extend(fc_pass.into_leaves());
     let scores = Scores::new(into_vec(output.clone().inner()), model.classes);
-    let gradient = pull_back(&output, scores.gradient_of_mean(labels), &leaves);
+    let gradient = pull_back(output, scores.gradient_of_mean(labels), &leaves);
     (scores.mean_loss(labels), gradient)
 }
 
@@ -207,4 +208,25 @@ fn a_forward_pass_may_wait_on_another_thread() {
     fn assert_send<T: Send>() {}
     assert_send::<ConvForward>();
     assert_send::<Model>();
+}
+
+#[test]
+fn a_warm_iteration_allocates_what_the_one_before_did_and_keeps_nothing() {
+    for (name, device) in cpu_devices() {
+        let case = case(&every_kind(), &device, 8);
+        let iterations: Vec<(usize, usize)> = with_threads(1, || {
+            let iteration = |_| {
+                let (allocated, freed) = of_this_thread();
+                drop(case.gradient());
+                let (allocated_since, freed_since) = of_this_thread();
+                (allocated_since - allocated, freed_since - freed)
+            };
+            // The first ones fill the scratch memory and the tables of automatic differentiation.
+            (0..12).map(iteration).skip(4).collect()
+        });
+        for (allocated, freed) in &iterations {
+            assert_eq!(allocated, freed, "{name}: bytes allocated and freed, {iterations:?}");
+            assert_eq!(*allocated, iterations[0].0, "{name}: {iterations:?}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub const SIMULATOR_FLOORS: &[&[&str]] = &[
     &["cluster", "analytic"],
 ];
 pub const TOOLKIT_FLOORS: &[&[&str]] = &[
-    &["data", "kernels", "config", "store"],
+    &["data", "kernels", "config", "store", "memory"],
     &["models", "devices"],
     &["profile", "runtime"],
     &["run"],
