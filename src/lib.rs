@@ -6,7 +6,7 @@
 //! An import points down only:
 //!
 //! ```text
-//!  4  data · kernels · config · store · memory
+//!  4  data · kernels · config · store · memory · threads
 //!  5  devices · models
 //!  6  profile · runtime      the two that read the wall clock
 //!  7  run                    simulate, emulate, train, replay behind one interface
@@ -32,3 +32,4 @@ pub mod reproduce;
 pub mod run;
 pub mod runtime;
 pub mod store;
+pub mod threads;

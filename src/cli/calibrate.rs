@@ -155,7 +155,7 @@ fn measure_device(
         fc: run.roster.fc,
         mini_batch: run.roster.mini_batch,
         concurrency,
-        threads_per_worker: 1,
+        threads: common.output.n_threads(),
         rounds: plan.repetitions,
     };
     let bar = Bar::new(&format!("measuring {device}"), 100, common.output.remarks());

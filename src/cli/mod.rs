@@ -145,6 +145,28 @@ enum Verb {
     },
 }
 
+impl Verb {
+    /// The options of a verb that computes.
+    fn output(&self) -> Option<&Output> {
+        match self {
+            Verb::New { .. } | Verb::Check(_) | Verb::Devices { .. } | Verb::Strategies { .. } => {
+                None
+            }
+            Verb::Calibrate(common)
+            | Verb::Simulate(common)
+            | Verb::Emulate(common)
+            | Verb::Train { common, .. }
+            | Verb::Optimize(common)
+            | Verb::Validate(common) => Some(&common.output),
+            Verb::Replay { output, .. }
+            | Verb::Trace { output, .. }
+            | Verb::Report { output, .. }
+            | Verb::Evaluate { output, .. } => Some(output),
+            Verb::Reproduce(options) => Some(options.output()),
+        }
+    }
+}
+
 /// Options of the verbs that read an experiment.
 #[derive(Clone, Debug, Args)]
 struct Common {
@@ -238,7 +260,16 @@ fn method(word: &str) -> Result<Method, String> {
     Method::of(word).ok_or_else(|| format!("possible methods are {}", words.join(", ")))
 }
 
+/// Lets everything that has no pool of its own compute on as many threads as were asked for.
+fn size_compute_pool(output: &Output) -> Result<(), Failure> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(output.n_threads());
+    pool.build_global().map_err(Failure::internal)
+}
+
 fn carry_out(verb: Verb) -> Result<(), Failure> {
+    if let Some(output) = verb.output() {
+        size_compute_pool(output)?;
+    }
     match verb {
         Verb::New { name } => setup::new(&name),
         Verb::Check(common) => setup::check(&common),

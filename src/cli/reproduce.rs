@@ -33,6 +33,13 @@ pub struct Options {
     output: Output,
 }
 
+impl Options {
+    /// The options that all verbs have.
+    pub(super) fn output(&self) -> &Output {
+        &self.output
+    }
+}
+
 /// Why there is nothing to reproduce.
 #[derive(Debug, thiserror::Error)]
 #[error("`{folder}` holds no experiment `{id}`; it has {known}")]

@@ -176,12 +176,7 @@ fn run_or_sweep(
         Loaded::Run(experiment) => {
             let folder = run_folder::open(&common.output, verb, &experiment.name)?;
             let bar = Bar::new(verb, experiment.run.updates, common.output.remarks());
-            let threads = common.output.n_threads();
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .build()
-                .map_err(Failure::internal)?;
-            let done = pool.install(|| work(&experiment, &bar))?;
+            let done = work(&experiment, &bar)?;
             drop(bar);
             publish(verb, common, &experiment, &done, &folder, watch.elapsed())
         }

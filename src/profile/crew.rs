@@ -10,6 +10,7 @@ use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share};
 
 use super::ProfileError;
 use crate::models::{ConvForward, FcResult, NetworkObjective};
+use crate::threads::{Permits, per_worker};
 
 /// What leaves the conv phase for the FC phase.
 pub(super) struct Activations {
@@ -87,17 +88,24 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Starts the threads, each with a compute pool of its own.
+    /// Starts the workers, each with a compute pool of its own; `threads` compute at the same time.
     pub fn start(
         objective: &NetworkObjective,
         conv_machines: usize,
         threads: usize,
     ) -> Result<Self, ProfileError> {
         let (outbox, inbox) = channel();
+        let permits = Arc::new(Permits::new(threads));
+        let threads = per_worker(threads, conv_machines);
         let workers = (0..=conv_machines)
             .map(|worker| {
                 let who = name(worker, conv_machines);
-                start_worker(who, worker, threads, objective.clone(), outbox.clone())
+                let stages = Stages {
+                    objective: objective.clone(),
+                    pending: None,
+                    permits: permits.clone(),
+                };
+                start_worker(who, worker, threads, stages, outbox.clone())
             })
             .collect::<Result<_, _>>()?;
         Ok(Crew { workers, inbox })
@@ -139,7 +147,7 @@ fn start_worker(
     who: String,
     worker: usize,
     threads: usize,
-    objective: NetworkObjective,
+    mut stages: Stages,
     outbox: Sender<Answer>,
 ) -> Result<Worker, ProfileError> {
     let failed = |source| ProfileError::Thread { who: who.clone(), source };
@@ -148,10 +156,9 @@ fn start_worker(
         .num_threads(threads)
         .build()
         .map_err(|error| failed(std::io::Error::other(error)))?;
-    let mut stages = Stages { objective, pending: None };
     let work = move || {
         for task in tasks {
-            let answer = pool.install(|| stages.answer(worker, task));
+            let answer = stages.answer(worker, &pool, task);
             if outbox.send(answer).is_err() {
                 return;
             }
@@ -165,12 +172,16 @@ fn start_worker(
 struct Stages {
     objective: NetworkObjective,
     pending: Option<ConvForward>,
+    permits: Arc<Permits>,
 }
 
 impl Stages {
-    fn answer(&mut self, worker: usize, task: Task) -> Answer {
+    fn answer(&mut self, worker: usize, pool: &rayon::ThreadPool, task: Task) -> Answer {
         let began = Instant::now();
-        let product = catch_unwind(AssertUnwindSafe(|| self.carry_out(task)));
+        let permits = self.permits.clone();
+        let compute =
+            || permits.during(pool.current_num_threads(), || pool.install(|| self.carry_out(task)));
+        let product = catch_unwind(AssertUnwindSafe(compute));
         let product = product.map_err(|panic| describe(&*panic));
         Answer { worker, began, ended: Instant::now(), product }
     }

@@ -35,7 +35,7 @@ pub fn measure(
     let zeros = [
         ("mini_batch", setup.mini_batch == 0),
         ("concurrency", setup.concurrency == 0),
-        ("threads_per_worker", setup.threads_per_worker == 0),
+        ("threads", setup.threads == 0),
     ];
     if let Some((what, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
         return Err(ProfileError::Zero { what });
@@ -88,7 +88,7 @@ impl<'a> Rehearsals<'a> {
         let machines = setup.concurrency as usize;
         Ok(Rehearsals {
             setup,
-            crew: Crew::start(setup.objective, machines, setup.threads_per_worker)?,
+            crew: Crew::start(setup.objective, machines, setup.threads)?,
             server: ModelServer::new(AT_REST, setup.objective.initial()),
             cycles: 0,
             tally: Tally::default(),

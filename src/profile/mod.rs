@@ -135,8 +135,8 @@ pub struct ProfileSetup<'a> {
     pub mini_batch: u32,
     /// Conv machines, all computing at the same time.
     pub concurrency: u32,
-    /// Threads of each one's compute pool.
-    pub threads_per_worker: usize,
+    /// Threads that may compute at the same time, in all workers together.
+    pub threads: usize,
     /// Times that every size is gone through; a few are made in any case.
     pub rounds: u32,
 }

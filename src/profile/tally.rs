@@ -6,6 +6,7 @@ use std::time::Duration;
 use omnivore_sim::protocol::FcPlacement;
 
 use super::{Estimate, Measured, Profile, ProfileError, ProfileSetup, StageProfile};
+use crate::threads::per_worker;
 
 /// Durations of one kind.
 #[derive(Default)]
@@ -59,7 +60,7 @@ impl Tally {
             fc_placement: setup.fc,
             mini_batch: setup.mini_batch,
             concurrency: setup.concurrency,
-            threads_per_worker: setup.threads_per_worker,
+            threads_per_worker: per_worker(setup.threads, setup.concurrency as usize),
             hand_over_s: Estimate::of_median(&self.hand_over.0)?,
             fc_hand_over_s: fc_hand_over.transpose()?,
             send_model_s: Estimate::of_median(&self.send_model.0)?,

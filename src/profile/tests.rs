@@ -329,7 +329,7 @@ fn setup(objective: &NetworkObjective, fc: FcPlacement) -> ProfileSetup<'_> {
         fc,
         mini_batch: 9,
         concurrency: 2,
-        threads_per_worker: 1,
+        threads: 2,
         rounds: 5,
     }
 }

@@ -155,7 +155,8 @@ fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
     }
 }
 
-/// Trains on the wall clock: a thread for each conv machine, one for the FC server.
+/// Trains on the wall clock: a thread for each conv machine, one for the FC server. As many of them
+/// compute at the same time as the current rayon pool has threads.
 ///
 /// # Errors
 /// [`RuntimeError`] when the scenario is not possible or a worker fails.
@@ -186,7 +187,7 @@ pub fn execute_from(
     let setup = TrainSetup {
         scenario,
         pacing,
-        threads_per_worker: 1,
+        threads: rayon::current_num_threads(),
         machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
         fc_server: stages(),
         start,

@@ -20,9 +20,10 @@ use omnivore_sim::units::{Bytes, SimDuration, SimTime};
 use super::clock::WallClock;
 use super::shared::SharedModel;
 use super::workers::{
-    Activations, FcPass, FcTask, Message, Product, Task, Worker, conv_machine, fc_server,
+    Activations, Compute, FcPass, FcTask, Message, Product, Task, Worker, conv_machine, fc_server,
 };
 use super::{Pacing, RuntimeError, Stages, TrainMonitor};
+use crate::threads::{Permits, per_worker};
 
 /// Set-aside models above this many bytes are evaluated while the clock stands still.
 const MOST_BYTES_SET_ASIDE: usize = 512 << 20;
@@ -51,8 +52,8 @@ pub struct TrainSetup<'a> {
     pub scenario: &'a Scenario,
     /// Whether to wait for prescribed times.
     pub pacing: Pacing,
-    /// Threads of each worker's compute pool.
-    pub threads_per_worker: usize,
+    /// Threads that may compute at the same time, in all workers and the evaluation together.
+    pub threads: usize,
     /// One source of gradients for each conv machine, in order.
     pub machines: Vec<Box<dyn Stages>>,
     /// The merged FC server's own.
@@ -162,14 +163,20 @@ struct Coordinator<'a> {
     machines: Vec<Worker<Task>>,
     fc_server: Worker<FcTask>,
     inbox: Receiver<Message>,
+    permits: Arc<Permits>,
 }
 
 impl<'a> Coordinator<'a> {
     fn new(setup: TrainSetup<'a>) -> Result<Self, RuntimeError> {
         let TrainSetup { scenario, pacing, resume, start, evaluator, .. } = setup;
         let (outbox, inbox) = channel();
-        let machines = start_machines(setup.machines, setup.threads_per_worker, &outbox)?;
-        let fc_server = start_fc_server(setup.fc_server, setup.threads_per_worker, outbox)?;
+        let permits = Arc::new(Permits::new(setup.threads));
+        let compute = Compute {
+            threads: per_worker(permits.total(), setup.machines.len()),
+            permits: permits.clone(),
+        };
+        let machines = start_machines(setup.machines, &compute, &outbox)?;
+        let fc_server = start_fc_server(setup.fc_server, &compute, outbox)?;
         let from = resume.as_ref().map(|state| state.progress.clone());
         let strategy = strategy(scenario.strategy, scenario.roster, from.as_ref())?;
         let n_machines = scenario.roster.conv_machines as usize;
@@ -218,6 +225,7 @@ impl<'a> Coordinator<'a> {
             machines,
             fc_server,
             inbox,
+            permits,
         })
     }
 
@@ -737,7 +745,8 @@ impl<'a> Coordinator<'a> {
     fn evaluate_set_aside(&mut self, monitor: &mut dyn TrainMonitor) -> Option<RunEnd> {
         for (updates, time, model) in std::mem::take(&mut self.set_aside) {
             let at = Parameters { conv: &model.conv, fc: &model.fc };
-            let evaluation = self.evaluator.evaluate(at);
+            let all = self.permits.total();
+            let evaluation = self.permits.during(all, || self.evaluator.evaluate(at));
             let (point, divergence) = self.witness.evaluated(updates, time, evaluation);
             monitor.evaluated(&point);
             if let Some(divergence) = divergence {
@@ -804,7 +813,7 @@ fn share(server: &ModelServer) -> Arc<SharedModel> {
 
 fn start_machines(
     stages: Vec<Box<dyn Stages>>,
-    threads: usize,
+    compute: &Compute,
     outbox: &Sender<Message>,
 ) -> Result<Vec<Worker<Task>>, RuntimeError> {
     stages
@@ -812,16 +821,16 @@ fn start_machines(
         .enumerate()
         .map(|(index, mut stages)| {
             let carry_out = move |task| conv_machine(&mut *stages, task);
-            Worker::start(format!("machine {index}"), threads, outbox.clone(), carry_out)
+            Worker::start(format!("machine {index}"), compute, outbox.clone(), carry_out)
         })
         .collect()
 }
 
 fn start_fc_server(
     mut stages: Box<dyn Stages>,
-    threads: usize,
+    compute: &Compute,
     outbox: Sender<Message>,
 ) -> Result<Worker<FcTask>, RuntimeError> {
     let carry_out = move |task| fc_server(&mut *stages, task);
-    Worker::start("FC server".to_owned(), threads, outbox, carry_out)
+    Worker::start("FC server".to_owned(), compute, outbox, carry_out)
 }

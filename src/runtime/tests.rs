@@ -80,7 +80,7 @@ fn train_until(
     let setup = TrainSetup {
         scenario,
         pacing,
-        threads_per_worker: 1,
+        threads: 2,
         machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
         fc_server: stages(),
         start: own.initial(),

@@ -12,6 +12,7 @@ use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share, UpdateRule};
 use super::RuntimeError;
 use super::shared::SharedModel;
 use crate::models::{ConvForward, NetworkObjective};
+use crate::threads::Permits;
 
 /// What leaves the conv phase for the FC phase.
 #[derive(Clone, Debug)]
@@ -104,6 +105,14 @@ pub(super) struct Message {
     pub product: Product,
 }
 
+/// With what a worker computes.
+pub(super) struct Compute {
+    /// Threads of its pool.
+    pub threads: usize,
+    /// Who may compute at the same time.
+    pub permits: Arc<Permits>,
+}
+
 /// A thread that carries out tasks in order until its sender is dropped.
 pub(super) struct Worker<T> {
     tasks: Option<Sender<(u64, T)>>,
@@ -114,20 +123,21 @@ impl<T: Send + 'static> Worker<T> {
     /// Starts a thread with a compute pool of its own, so that workers do not fight over one.
     pub fn start(
         name: String,
-        threads: usize,
+        compute: &Compute,
         inbox: Sender<Message>,
         carry_out: impl FnMut(T) -> Product + Send + 'static,
     ) -> Result<Self, RuntimeError> {
         let (sender, tasks) = channel();
         let failed = |source| RuntimeError::Thread { who: name.clone(), source };
         let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
+            .num_threads(compute.threads)
             .build()
             .map_err(|error| failed(std::io::Error::other(error)))?;
+        let permits = compute.permits.clone();
         let own_name = name.clone();
         let thread = std::thread::Builder::new()
             .name(name.clone())
-            .spawn(move || work(&own_name, &pool, &tasks, &inbox, carry_out))
+            .spawn(move || work(&own_name, (&pool, &permits), &tasks, &inbox, carry_out))
             .map_err(failed)?;
         Ok(Worker { tasks: Some(sender), thread: Some(thread) })
     }
@@ -151,13 +161,15 @@ impl<T> Drop for Worker<T> {
 
 fn work<T: Send>(
     name: &str,
-    pool: &rayon::ThreadPool,
+    (pool, permits): (&rayon::ThreadPool, &Permits),
     tasks: &Receiver<(u64, T)>,
     inbox: &Sender<Message>,
     mut carry_out: impl FnMut(T) -> Product + Send,
 ) {
     for (ticket, task) in tasks {
-        let attempt = catch_unwind(AssertUnwindSafe(|| pool.install(|| carry_out(task))));
+        let compute =
+            || permits.during(pool.current_num_threads(), || pool.install(|| carry_out(task)));
+        let attempt = catch_unwind(AssertUnwindSafe(compute));
         let product = attempt.unwrap_or_else(|panic| Product::Failed(describe(&*panic)));
         let worker = name.to_owned();
         let message = Message { ticket, worker, done_at: Instant::now(), product };

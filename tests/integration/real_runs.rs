@@ -72,6 +72,45 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     assert_eq!(losses(&resumed), losses(&whole));
 }
 
+/// Seconds of processor time that a process has used so far.
+#[cfg(target_os = "linux")]
+fn processor_seconds(pid: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which ends with the last `)`: user and system time are fields 14 and 15,
+    // in hundredths of a second.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / 100.0)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_with_four_machines_keeps_no_more_threads_busy_than_it_may() {
+    let bench = Bench::new();
+    for (threads, name) in [(1_u16, "one"), (2, "two")] {
+        let mut train = program();
+        train.arg("train").arg(bench.path("run.toml")).arg("--out").arg(bench.path(name));
+        train.args(["--threads", &threads.to_string(), "--quiet"]);
+        train.args(["--set", "updates=600", "--set", "groups=4", "--set", "evaluate_every=50"]);
+        let began = std::time::Instant::now();
+        let mut child = train.stdout(Stdio::null()).spawn().expect("the program starts");
+        let mut used = 0.0;
+        while child.try_wait().expect("it can be asked").is_none() {
+            if let Some(seconds) = processor_seconds(child.id()) {
+                used = seconds;
+                let wall = began.elapsed().as_secs_f64();
+                // The coordinator and the recorder need a little beside the threads that compute,
+                // and the clock of the processes ticks in hundredths of a second.
+                let most = 1.15 * f64::from(threads) * wall + 0.1;
+                assert!(used <= most, "{threads} threads: {used} s of processor in {wall} s");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(child.wait().expect("it ends").success());
+        assert!(used > 0.2, "it was too short to tell: {used} s");
+    }
+}
+
 #[test]
 fn resuming_where_nothing_was_interrupted_is_refused() {
     let bench = Bench::new();

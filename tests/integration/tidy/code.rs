@@ -15,7 +15,7 @@ pub const SIMULATOR_FLOORS: &[&[&str]] = &[
     &["cluster", "analytic"],
 ];
 pub const TOOLKIT_FLOORS: &[&[&str]] = &[
-    &["data", "kernels", "config", "store", "memory"],
+    &["data", "kernels", "config", "store", "memory", "threads"],
     &["models", "devices"],
     &["profile", "runtime"],
     &["run"],
