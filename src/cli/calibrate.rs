@@ -125,7 +125,7 @@ pub fn measure_machine(
     let experiment = lab.experiment();
     let devices = match experiment.search {
         Some(_) => optimizer::devices(experiment)?,
-        None => vec![lab.device()],
+        None => lab.devices()?,
     };
     devices.into_iter().map(|device| measure_device(folder, lab, device, common)).collect()
 }

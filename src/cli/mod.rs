@@ -146,24 +146,28 @@ enum Verb {
 }
 
 impl Verb {
-    /// The options of a verb that computes.
-    fn output(&self) -> Option<&Output> {
-        match self {
-            Verb::New { .. } | Verb::Check(_) | Verb::Devices { .. } | Verb::Strategies { .. } => {
-                None
+    /// Threads that a verb may compute on; a benchmark, which compares numbers of threads, makes its
+    /// own, and verbs that compute nothing need none.
+    fn n_threads(&self) -> Option<usize> {
+        let output = match self {
+            Verb::New { .. } | Verb::Check(_) | Verb::Devices { .. } | Verb::Bench { .. } => {
+                return None;
             }
             Verb::Calibrate(common)
             | Verb::Simulate(common)
             | Verb::Emulate(common)
             | Verb::Train { common, .. }
-            | Verb::Optimize(common)
-            | Verb::Validate(common) => Some(&common.output),
+            | Verb::Optimize { common, .. }
+            | Verb::Validate(common) => &common.output,
             Verb::Replay { output, .. }
+            | Verb::Strategies { output, .. }
             | Verb::Trace { output, .. }
             | Verb::Report { output, .. }
-            | Verb::Evaluate { output, .. } => Some(output),
-            Verb::Reproduce(options) => Some(options.output()),
-        }
+            | Verb::Evaluate { output, .. } => output,
+            Verb::Reproduce(options) => options.output(),
+            Verb::Study(verb) => return verb.n_threads(),
+        };
+        Some(output.n_threads())
     }
 }
 
@@ -261,14 +265,14 @@ fn method(word: &str) -> Result<Method, String> {
 }
 
 /// Lets everything that has no pool of its own compute on as many threads as were asked for.
-fn size_compute_pool(output: &Output) -> Result<(), Failure> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(output.n_threads());
+fn size_compute_pool(threads: usize) -> Result<(), Failure> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
     pool.build_global().map_err(Failure::internal)
 }
 
 fn carry_out(verb: Verb) -> Result<(), Failure> {
-    if let Some(output) = verb.output() {
-        size_compute_pool(output)?;
+    if let Some(threads) = verb.n_threads() {
+        size_compute_pool(threads)?;
     }
     match verb {
         Verb::New { name } => setup::new(&name),

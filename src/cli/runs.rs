@@ -193,6 +193,8 @@ fn publish(
     elapsed: Duration,
 ) -> Result<(), Failure> {
     let Done { outcome, prediction, lab, foreseen_s } = done;
+    // What was measured on the way, such as parts of devices, is part of the experiment.
+    let experiment = lab.as_ref().map_or(experiment, Lab::experiment);
     let mut object = done.object(verb, experiment);
     let about = Circumstances {
         verb,
@@ -496,8 +498,12 @@ pub fn train(common: &Common, beginning: Beginning) -> Result<(), Failure> {
                 output: Output { threads: Some(1), ..common.output.clone() },
                 ..common.clone()
             };
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(common.output.n_threads())
+                .build()
+                .map_err(Failure::internal)?;
             sweep_runs("train", &alone, &sweep, |experiment, progress| {
-                train_without_state(experiment, progress)
+                pool.install(|| train_without_state(experiment, progress))
             })
         }
     }
@@ -578,6 +584,11 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkp
                 .to_owned(),
         })
     })?;
+    if experiment.run.split.iter().any(|part| part.parts.is_none()) {
+        let message = "`split` has no parts, which would be measured anew".to_owned();
+        let help = "give the parts that the interrupted run had".to_owned();
+        return Err(experiment.refuse("split", message, help).into());
+    }
     let groups = experiment.run.roster.groups as usize;
     if state.progress.cycles.len() != groups {
         let message = format!(

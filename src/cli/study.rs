@@ -78,6 +78,17 @@ pub enum StudyVerb {
     },
 }
 
+impl StudyVerb {
+    /// Threads that it may compute on; nothing where it computes nothing.
+    pub fn n_threads(&self) -> Option<usize> {
+        match self {
+            StudyVerb::List { .. } | StudyVerb::Show { .. } | StudyVerb::Export { .. } => None,
+            StudyVerb::Resume { threads, .. } => threads.map(usize::from),
+            StudyVerb::Compare(common) => Some(common.output.n_threads()),
+        }
+    }
+}
+
 /// `omnivore study …`.
 pub fn study(verb: &StudyVerb) -> Result<(), Failure> {
     match verb {

@@ -30,6 +30,11 @@ pub const RUN: Section = Section {
         ),
         key("validation_examples", "1000", "training examples held out to measure quality"),
         key("device", "\"flex\"", "what computes gradients: \"flex\", \"ndarray\", \"cuda:0\""),
+        key(
+            "split",
+            "[{ device = \"flex\", parts = 1 }, { device = \"ndarray\", parts = 3 }]",
+            "devices that share each machine's examples; without `parts`, as fast as measured",
+        ),
         key("conv_machines", "4", "N, the machines that compute; or give `machines_per_group`"),
         key("machines_per_group", "1", "k, so that N = k * groups; or give `conv_machines`"),
         key("groups", "4", "g, the compute groups; must divide N"),
@@ -112,6 +117,15 @@ pub const SCHEDULE_FALL: Section = Section {
     keys: &[
         key("over", "800", "updates until the learning rate has its last value"),
         key("to", "0.0", "that value over the first one, at least 0"),
+    ],
+};
+
+/// An entry of `split`.
+pub const SPLIT: Section = Section {
+    title: "an entry of `split`",
+    keys: &[
+        key("device", "\"flex\"", "what computes these parts: \"flex\", \"ndarray\", \"cuda:0\""),
+        key("parts", "1", "its parts of the examples; without them, in proportion to its speed"),
     ],
 };
 

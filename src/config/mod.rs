@@ -60,8 +60,8 @@ pub use network::{load_network, own_networks};
 pub use overrides::Overrides;
 pub use plan::{Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
 pub use run::{
-    DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, SettingError, Start, Target,
-    TimingChoice, WarmStart,
+    DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, SettingError, Start,
+    Target, TimingChoice, WarmStart,
 };
 pub use service::Service;
 pub use sweep::{Sweep, SweepRun};
@@ -78,8 +78,8 @@ pub mod sections {
     pub use super::keys::{
         BUDGET, CALIBRATION, CALIBRATION_RUN, DEVICE, EXPECTATION, EXPECTATION_NUMBER,
         EXPECTATION_PAPER, EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
-        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SWEEP, VALIDATION, VALIDATION_BARS, VALIDATION_GRID,
-        WARM_START,
+        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SPLIT, SWEEP, VALIDATION, VALIDATION_BARS,
+        VALIDATION_GRID, WARM_START,
     };
 }
 

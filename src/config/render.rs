@@ -9,8 +9,8 @@ use super::experiment::Experiment;
 use super::files::{FilePath, Input};
 use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::run::{
-    DataChoice, MachineCount, Measure, Pacing, Precision, RunConfig, Start, Target, TimingChoice,
-    WarmStart,
+    DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, Start, Target,
+    TimingChoice, WarmStart,
 };
 use super::service::Service;
 use super::strategy;
@@ -151,7 +151,13 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         .with("network", naming.copied(&run.network, "network.toml"))
         .with("data", write_data(&run.data, naming))
         .with("validation_examples", run.validation_examples)
-        .with("device", run.device.as_str())
+        .with("device", run.device.as_str());
+    let writer = if run.split.is_empty() {
+        writer
+    } else {
+        writer.with("split", toml::Value::Array(run.split.iter().map(write_part).collect()))
+    };
+    let writer = writer
         .with(count_key, machines)
         .with("groups", run.roster.groups)
         .with("fc", fc_word(run.roster.fc))
@@ -238,6 +244,14 @@ fn write_schedule(schedule: Schedule) -> toml::Value {
         }
         Schedule::Linear { over, to } => only("linear", fall(over, to).value()),
         Schedule::Cosine { over, to } => only("cosine", fall(over, to).value()),
+    }
+}
+
+fn write_part(part: &Part) -> toml::Value {
+    let writer = Writer::default().with("device", part.device.as_str());
+    match part.parts {
+        Some(parts) => writer.with("parts", parts).value(),
+        None => writer.value(),
     }
 }
 

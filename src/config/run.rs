@@ -23,6 +23,8 @@ pub(super) const MOST_EXAMPLES: u32 = 1 << 24;
 const MOST_UPDATES: u64 = 1_000_000_000;
 /// Longest mean cycle: a day.
 const LONGEST_CYCLE_MS: f64 = 86_400_000.0;
+/// Most parts of a device in `split`.
+const MOST_PARTS: u32 = 1000;
 /// A group slower than this is none.
 const LARGEST_FACTOR: f64 = 1000.0;
 /// Longest mean length of a run, a thirtieth of the time that the virtual clock can show.
@@ -41,6 +43,8 @@ pub struct RunConfig {
     pub validation_examples: u32,
     /// Name of the device that computes gradients.
     pub device: String,
+    /// Devices that share each machine's examples; empty where `device` computes alone.
+    pub split: Vec<Part>,
     /// What fixes the number of machines when the number of groups varies.
     pub machines: MachineCount,
     /// Machines, groups, place of the FC layers and mini-batch, found possible.
@@ -86,6 +90,15 @@ pub struct RunConfig {
     /// How times vary; present when `timing` is [`TimingChoice::WholeCycle`], and otherwise the
     /// law of every machine in place of its own.
     pub service: Option<Service>,
+}
+
+/// A device that computes a part of each machine's examples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its name.
+    pub device: String,
+    /// How many parts; in proportion to its speed where this is absent, for all devices alike.
+    pub parts: Option<u32>,
 }
 
 /// Where examples come from.
@@ -308,6 +321,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let data = reader.required("data").and_then(|field| read_data(&field, context));
     let validation_examples = count(reader, "validation_examples", 0);
     let device = reader.required("device").and_then(|field| field.text());
+    let split = read_split(reader, device);
     let mini_batch = count(reader, "mini_batch", 1);
     let cluster = read_cluster(reader, mini_batch);
     let explicit_momentum = number(reader, "explicit_momentum", Bound::Momentum);
@@ -338,6 +352,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         data: data?,
         validation_examples: validation_examples?,
         device: device?.to_owned(),
+        split: split?,
         machines,
         roster,
         strategy,
@@ -673,6 +688,38 @@ fn read_slow_groups(
     }
     let message = "`slow_groups` needs whole cycles, but `hardware` gives the times".to_owned();
     let help = "give slow machines in the hardware file, or `cycle_time_ms`".to_owned();
+    field.refuse(Problem::Refused { message, help })
+}
+
+/// Parts are given for every device or for none, no device is named twice, and `device`, which
+/// evaluates, is one of them.
+fn read_split(reader: &Reader<'_>, device: Option<&str>) -> Option<Vec<Part>> {
+    let Some(field) = reader.optional("split") else { return Some(Vec::new()) };
+    let split = field.list("tables", |item| {
+        let reader = item.table(&keys::SPLIT)?;
+        let device = reader.required("device").and_then(|field| field.text());
+        let parts = match reader.optional("parts") {
+            Some(field) => field.count(1..=MOST_PARTS).map(Some),
+            None => Some(None),
+        };
+        reader.close();
+        Some(Part { device: device?.to_owned(), parts: parts? })
+    })?;
+    let names: Vec<&str> = split.iter().map(|part| part.device.as_str()).collect();
+    let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+    let with_parts = split.iter().filter(|part| part.parts.is_some()).count();
+    let message = if split.len() < 2 {
+        "`split` names fewer than two devices".to_owned()
+    } else if let Some((_, name)) = twice {
+        format!("`split` names `{name}` twice")
+    } else if with_parts != 0 && with_parts != split.len() {
+        "`split` gives parts to some devices only".to_owned()
+    } else if !names.contains(&device?) {
+        format!("`split` does not name `{}`, which is `device`", device?)
+    } else {
+        return Some(split);
+    };
+    let help = "name `device` and others once each, all with `parts` or all without".to_owned();
     field.refuse(Problem::Refused { message, help })
 }
 

@@ -76,7 +76,7 @@ mod tests {
         let mut values = [f32::NAN, -0.5];
         rectify(&mut values);
         assert!(values[0].is_nan());
-        assert_eq!(values[1], 0.0);
+        assert_eq!(values[1].to_bits(), 0.0f32.to_bits());
     }
 
     #[test]
@@ -85,6 +85,7 @@ mod tests {
         let factors: Vec<f32> = (0..length).map(|at| at as f32).collect();
         let mut values = vec![0.5; length];
         scale(&factors, &mut values);
-        assert!(values.iter().enumerate().all(|(at, value)| *value == at as f32 / 2.0));
+        let expected: Vec<f32> = factors.iter().map(|factor| factor / 2.0).collect();
+        assert_eq!(values, expected);
     }
 }

@@ -14,6 +14,7 @@ use crate::kernels::burn_op::{
 };
 
 use super::parameters::{Places, Slot, Weights};
+use super::split::Others;
 
 /// A layer with its numbers and the places of its parameters.
 #[derive(Clone, Debug)]
@@ -215,13 +216,23 @@ pub(super) struct Pass<'a> {
 struct Training<'a> {
     dropout: &'a mut dyn Rng,
     leaves: Vec<Leaf>,
+    others: Others,
 }
 
 impl<'a> Pass<'a> {
     /// A pass that records what a gradient needs.
     pub(super) fn training(part: &'a [f32], device: &Device, dropout: &'a mut dyn Rng) -> Self {
-        let training = Some(Training { dropout, leaves: Vec::new() });
+        let training = Some(Training { dropout, leaves: Vec::new(), others: Others::default() });
         Pass { part, device: device.clone().autodiff(), training }
+    }
+
+    /// The same pass for images of a mini-batch that has others too: dropout leaves out their
+    /// random numbers.
+    pub(super) fn beside(mut self, others: Others) -> Self {
+        if let Some(training) = &mut self.training {
+            training.others = others;
+        }
+        self
     }
 
     /// A pass that only computes outputs.
@@ -302,9 +313,18 @@ impl<'a> Pass<'a> {
             return input;
         };
         let kept = (1.0 / (1.0 - probability)) as f32;
-        let mask: Vec<f32> = (0..input.shape().num_elements())
-            .map(|_| if training.dropout.random::<f64>() < probability { 0.0 } else { kept })
-            .collect();
+        let numbers = input.shape().num_elements();
+        let per_image = numbers / input.dims()[0];
+        let Others { before, after } = training.others;
+        let mut draw = || training.dropout.random::<f64>();
+        (0..before * per_image).for_each(|_| {
+            draw();
+        });
+        let mask: Vec<f32> =
+            (0..numbers).map(|_| if draw() < probability { 0.0 } else { kept }).collect();
+        (0..after * per_image).for_each(|_| {
+            draw();
+        });
         scaled(input, mask)
     }
 }

@@ -23,6 +23,7 @@ mod layers;
 mod loss;
 mod objective;
 mod parameters;
+mod split;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,8 @@ use loss::Scores;
 
 pub use objective::{EVALUATION_SEED, NetworkObjective};
 pub use parameters::ParameterTensor;
+use split::Others;
+pub use split::{SplitForward, SplitModel, proportional};
 
 /// Why a model cannot be built or cannot compute.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -276,12 +279,23 @@ impl Model {
         images: Vec<f32>,
         dropout: &mut dyn Rng,
     ) -> Result<ConvForward, ModelError> {
+        self.forward_beside(conv, images, dropout, Others::default())
+    }
+
+    /// As [`Model::forward`], for images of a mini-batch that has others too.
+    fn forward_beside(
+        &self,
+        conv: &[f32],
+        images: Vec<f32>,
+        dropout: &mut dyn Rng,
+        others: Others,
+    ) -> Result<ConvForward, ModelError> {
         self.check_length("conv parameters", conv, self.layout.conv)?;
         let n_images = self.whole_images("images", &images, self.image_length)?;
         if self.conv.is_empty() {
             return Ok(ConvForward { activations: images, graph: None });
         }
-        let mut pass = Pass::training(conv, &self.device, dropout);
+        let mut pass = Pass::training(conv, &self.device, dropout).beside(others);
         let input = self.images(images, n_images, pass.device());
         let output = pass.run(&self.conv, input).into_features();
         let activations = into_vec(output.clone().inner());
@@ -301,10 +315,22 @@ impl Model {
         labels: &[u8],
         dropout: &mut dyn Rng,
     ) -> Result<FcResult, ModelError> {
+        self.fc_phase_beside(fc, activations, labels, dropout, Others::default())
+    }
+
+    /// As [`Model::fc_phase`], for images of a mini-batch that has others too.
+    fn fc_phase_beside(
+        &self,
+        fc: &[f32],
+        activations: Vec<f32>,
+        labels: &[u8],
+        dropout: &mut dyn Rng,
+        others: Others,
+    ) -> Result<FcResult, ModelError> {
         self.check_length("FC parameters", fc, self.layout.fc)?;
         let n_images = self.whole_images("activations", &activations, self.features)?;
         self.check_labels(labels, n_images)?;
-        let mut pass = Pass::training(fc, &self.device, dropout);
+        let mut pass = Pass::training(fc, &self.device, dropout).beside(others);
         let data = TensorData::new(activations, [n_images, self.features]);
         let mut input = Tensor::<2>::from_data(data, pass.device());
         if self.layout.conv > 0 {

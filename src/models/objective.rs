@@ -11,7 +11,7 @@ use omnivore_sim::rng::{Seed, Stream, stream, stream_at};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{ConvForward, FcResult, Model};
+use super::{FcResult, Model, SplitForward, SplitModel};
 use crate::data::{Dataset, Examples};
 
 /// The usual seed of the fixed training examples on which the loss is measured; it does not change
@@ -31,7 +31,10 @@ const IMAGES_AT_ONCE: usize = 64;
 /// measured on a fixed sample of them, validation loss and accuracy on all held-out examples.
 #[derive(Clone, Debug)]
 pub struct NetworkObjective {
+    /// Evaluates.
     model: Arc<Model>,
+    /// Computes gradients.
+    sharing: SplitModel,
     data: Arc<Dataset>,
     seed: Seed,
     evaluated: Arc<Vec<usize>>,
@@ -54,7 +57,13 @@ impl NetworkObjective {
             .map(draw)
             .map(|index| usize::try_from(index).expect("an index of a list in memory"))
             .collect();
-        NetworkObjective { model, data, seed, evaluated: Arc::new(evaluated) }
+        NetworkObjective {
+            sharing: model.clone().into(),
+            model,
+            data,
+            seed,
+            evaluated: Arc::new(evaluated),
+        }
     }
 
     /// The same objective under another seed.
@@ -64,10 +73,15 @@ impl NetworkObjective {
 
     /// The same objective computed by another copy of the network, on another device.
     pub fn with_model(&self, model: Arc<Model>) -> Self {
-        NetworkObjective { model, ..self.clone() }
+        NetworkObjective { sharing: model.clone().into(), model, ..self.clone() }
     }
 
-    /// The network.
+    /// The same objective, of which several devices share the gradients.
+    pub fn shared_by(&self, devices: SplitModel) -> Self {
+        NetworkObjective { sharing: devices, ..self.clone() }
+    }
+
+    /// The network, on the device that evaluates.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -93,10 +107,10 @@ impl NetworkObjective {
         images: Vec<f32>,
         cycle: Cycle,
         share: Share,
-    ) -> ConvForward {
+    ) -> SplitForward {
         let address = Stream::Dropout { machine: share.machine };
-        let mut dropout: ChaCha8Rng = stream_at(self.seed, address, cycle.number);
-        self.model.forward(conv, images, &mut dropout).expect("sizes come from the model itself")
+        let dropout = || -> ChaCha8Rng { stream_at(self.seed, address, cycle.number) };
+        self.sharing.forward(conv, images, dropout).expect("sizes come from the model itself")
     }
 
     /// Second stage: the FC phase on the activations of a share.
@@ -109,15 +123,15 @@ impl NetworkObjective {
         share: Share,
     ) -> FcResult {
         let address = Stream::FcDropout { machine: share.machine };
-        let mut dropout: ChaCha8Rng = stream_at(self.seed, address, cycle.number);
-        self.model
-            .fc_phase(fc, activations, labels, &mut dropout)
+        let dropout = || -> ChaCha8Rng { stream_at(self.seed, address, cycle.number) };
+        self.sharing
+            .fc_phase(fc, activations, labels, dropout)
             .expect("sizes come from the model itself, labels were checked when read")
     }
 
     /// Third stage: the conv phase backward.
-    pub fn backward(&self, forward: ConvForward, activation_gradient: Vec<f32>) -> Vec<f32> {
-        self.model
+    pub fn backward(&self, forward: SplitForward, activation_gradient: Vec<f32>) -> Vec<f32> {
+        self.sharing
             .backward(forward, activation_gradient)
             .expect("the gradient has the size of the activations")
     }
@@ -140,7 +154,7 @@ impl NetworkObjective {
         for chunk in indices.chunks(IMAGES_AT_ONCE) {
             let (images, labels) = self.batch(examples, chunk);
             sum += self
-                .model
+                .model()
                 .evaluate(parameters, images, &labels)
                 .expect("sizes come from the model itself, labels were checked when read");
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share};
 
 use super::ProfileError;
-use crate::models::{ConvForward, FcResult, NetworkObjective};
+use crate::models::{FcResult, NetworkObjective, SplitForward};
 use crate::threads::{Permits, per_worker};
 
 /// What leaves the conv phase for the FC phase.
@@ -171,7 +171,7 @@ fn start_worker(
 /// The stages of a network, as a run's worker computes them.
 struct Stages {
     objective: NetworkObjective,
-    pending: Option<ConvForward>,
+    pending: Option<SplitForward>,
     permits: Arc<Permits>,
 }
 
@@ -208,7 +208,7 @@ impl Stages {
         }
     }
 
-    fn forward(&self, conv: &[f32], cycle: Cycle, share: Share) -> (ConvForward, Activations) {
+    fn forward(&self, conv: &[f32], cycle: Cycle, share: Share) -> (SplitForward, Activations) {
         let (images, labels) = self.objective.examples(cycle, share);
         let mut forward = self.objective.forward(conv, images, cycle, share);
         let values = std::mem::take(&mut forward.activations);

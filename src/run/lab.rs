@@ -7,7 +7,10 @@ use omnivore_sim::objective::{InitialModel, Objective, synchronous_start};
 use omnivore_sim::rng::Seed;
 use omnivore_sim::workload::Workload;
 
-use crate::config::{ConfigError, DataChoice, DataFacts, Experiment, Hardware, RunConfig, Start};
+use super::split::{self, Sharer};
+use crate::config::{
+    ConfigError, DataChoice, DataFacts, Experiment, Hardware, Part, RunConfig, Start,
+};
 use crate::data::{self, DataError, DataSource, Dataset};
 use crate::devices::{self, DeviceName};
 use crate::models::{EVALUATION_SEED, Model, ModelError, NetworkObjective};
@@ -71,16 +74,42 @@ impl Lab {
         experiment.check_against_data(&facts(&data))?;
         let model = Arc::new(Model::new(&experiment.network, &device)?);
         let objective = NetworkObjective::new(
-            model,
+            model.clone(),
             Arc::new(data),
             experiment.run.evaluation_examples,
             experiment.run.evaluation_seed.unwrap_or(EVALUATION_SEED),
             experiment.run.seed,
         );
+        let (experiment, objective) = Self::share(experiment, objective)?;
         Ok(Lab { experiment, objective, device: name, warm: OnceLock::new() })
     }
 
-    /// The same experiment on another device, with the same data and the same start.
+    /// Lets the devices of `split` share the examples; `device` stays the one that evaluates.
+    fn share(
+        mut experiment: Experiment,
+        objective: NetworkObjective,
+    ) -> Result<(Experiment, NetworkObjective), LabError> {
+        if experiment.run.split.is_empty() {
+            return Ok((experiment, objective));
+        }
+        let open = |part: &Part| {
+            let refuse = |error: devices::DeviceError| {
+                let help = "`omnivore devices` lists the devices of this machine";
+                experiment.refuse("split", error.to_string(), help.to_owned())
+            };
+            let device: DeviceName = part.device.parse().map_err(refuse)?;
+            let opened = devices::open(device).map_err(refuse)?;
+            let model = Arc::new(Model::new(&experiment.network, &opened)?);
+            Ok(Sharer { device, model })
+        };
+        let sharers: Result<Vec<Sharer>, LabError> =
+            experiment.run.split.iter().map(open).collect();
+        let shared = split::share(&mut experiment, &objective, sharers?)?;
+        let objective = objective.shared_by(shared);
+        Ok((experiment, objective))
+    }
+
+    /// The same experiment on another device alone, with the same data and the same start.
     ///
     /// # Errors
     /// [`LabError::Config`] when the device is not there.
@@ -107,7 +136,22 @@ impl Lab {
         self.device
     }
 
-    /// The experiment.
+    /// All devices that compute gradients.
+    ///
+    /// # Errors
+    /// [`LabError::Config`] for a name that is no device.
+    pub fn devices(&self) -> Result<Vec<DeviceName>, LabError> {
+        let run = &self.experiment.run;
+        let names = split::device_names(&run.device, &run.split);
+        let parse = |name: &String| {
+            name.parse().map_err(|error: devices::DeviceError| {
+                self.experiment.refuse("split", error.to_string(), String::new()).into()
+            })
+        };
+        names.iter().map(parse).collect()
+    }
+
+    /// The experiment; parts of devices that share the examples are in it, also measured ones.
     pub fn experiment(&self) -> &Experiment {
         &self.experiment
     }

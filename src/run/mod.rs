@@ -9,10 +9,11 @@ mod lab;
 mod outcome;
 mod parallel;
 mod probe;
+mod split;
 
 pub use lab::{Lab, LabError, timing};
 pub use outcome::{Kind, Lateness, Outcome, RunProgress};
-pub use parallel::in_parallel;
+pub use parallel::{in_parallel, in_turn};
 pub use probe::{Probed, probe};
 
 use std::ops::ControlFlow;

@@ -39,3 +39,17 @@ pub fn in_parallel<I: Sync, T: Send>(
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
 }
+
+/// Applies `work` to one item after the other, each on a pool of `threads` threads.
+///
+/// # Panics
+/// When the system refuses a thread.
+pub fn in_turn<I: Sync, T: Send>(
+    threads: usize,
+    items: &[I],
+    work: impl Fn(&I) -> T + Sync,
+) -> Vec<T> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.expect("the system allows a few more threads");
+    items.iter().map(|item| pool.install(|| work(item))).collect()
+}

@@ -11,7 +11,7 @@ use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share, UpdateRule};
 
 use super::RuntimeError;
 use super::shared::SharedModel;
-use crate::models::{ConvForward, NetworkObjective};
+use crate::models::{NetworkObjective, SplitForward};
 use crate::threads::Permits;
 
 /// What leaves the conv phase for the FC phase.
@@ -229,7 +229,7 @@ pub(super) fn fc_server(stages: &mut dyn Stages, task: FcTask) -> Product {
 /// A network's own stages on a thread of its own.
 pub struct NetworkStages {
     objective: NetworkObjective,
-    pending: Option<ConvForward>,
+    pending: Option<SplitForward>,
 }
 
 impl NetworkStages {

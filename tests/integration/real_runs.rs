@@ -72,6 +72,35 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     assert_eq!(losses(&resumed), losses(&whole));
 }
 
+#[test]
+fn devices_that_share_the_examples_train_as_one_does_and_their_run_replays() {
+    let bench = Bench::new();
+    let alone = ["--set", "conv_machines=1", "--set", "groups=1"];
+    let losses = |object: &Value| -> Vec<f64> {
+        let curve = object["curve"].as_array().expect("a curve");
+        curve.iter().map(|point| point["loss"].as_f64().expect("a number")).collect()
+    };
+    let expected = losses(&bench.json("train", "alone", &alone));
+    for (name, split) in [
+        ("given", "split=[{ device='flex', parts=1 }, { device='ndarray', parts=3 }]"),
+        ("measured", "split=[{ device='ndarray' }, { device='flex' }]"),
+    ] {
+        let options = [&alone[..], &["--set", split]].concat();
+        let shared = losses(&bench.json("train", name, &options));
+        for (one, other) in shared.iter().zip(&expected) {
+            // Roundings of 24 updates in single precision.
+            assert!((one - other).abs() < 1e-4, "{name}: {shared:?} for {expected:?}");
+        }
+        let kept = std::fs::read_to_string(bench.path(name).join("experiment/run.toml"));
+        let kept = kept.expect("the run keeps its experiment");
+        assert_eq!(kept.matches("parts = ").count(), 2, "{kept}");
+        let mut replay = program();
+        replay.arg("replay").arg(bench.path(name)).arg("--out").arg(bench.path("replay"));
+        let replayed = json_of(&replay.args(["--json", "--quiet"]).output().expect("it starts"));
+        assert_eq!(replayed["replayed"]["parameters"], true, "{name}");
+    }
+}
+
 /// Seconds of processor time that a process has used so far.
 #[cfg(target_os = "linux")]
 fn processor_seconds(pid: u32) -> Option<f64> {

@@ -17,7 +17,7 @@ use crate::config::{
     self, Expectation, ExpectedRuns, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb,
 };
 use crate::reproduce::{Extent, Observation};
-use crate::run::{self, Kind, Lab, LabError, in_parallel};
+use crate::run::{self, Kind, Lab, LabError, in_parallel, in_turn};
 use crate::runtime::Stopwatch;
 use crate::store::RunFolder;
 
@@ -245,14 +245,14 @@ impl<'a> Runner<'a> {
         let numbered = planned.iter().enumerate();
         let (timed, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, run)| run.work.is_timed());
         // Runs on the wall clock must have the machine to themselves.
-        for (threads, part) in [(self.threads, others), (1, timed)] {
-            let done = in_parallel(threads, &part, |(at, run)| (*at, self.one(run)));
-            for (at, outcome) in done {
-                match outcome {
-                    Ok(observation) => observations.push((at, observation)),
-                    Err(Stopped::Missing(why)) => missing = Some(why),
-                    Err(Stopped::Failed(failure)) => return Err(failure),
-                }
+        let one = |(at, run): &(usize, &Planned)| (*at, self.one(run));
+        let together = in_parallel(self.threads, &others, one).into_iter();
+        let alone = std::iter::once_with(|| in_turn(self.threads, &timed, one)).flatten();
+        for (at, outcome) in together.chain(alone) {
+            match outcome {
+                Ok(observation) => observations.push((at, observation)),
+                Err(Stopped::Missing(why)) => missing = Some(why),
+                Err(Stopped::Failed(failure)) => return Err(failure),
             }
         }
         observations.sort_by_key(|(at, _)| *at);

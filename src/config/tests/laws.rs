@@ -64,6 +64,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("learning_rate_schedule={ cosine = { over = 100, to = 0.1 } }", &[]),
     ("mini_batch=64", &[]),
     ("start=init", &[]),
+    ("split=[{ device = 'flex', parts = 1 }, { device = 'ndarray', parts = 3 }]", &[]),
     ("updates=1_000", &[]),
     ("evaluate_every=10", &[]),
     ("evaluation_examples=512", &[]),

@@ -42,6 +42,8 @@ fn the_resolved_json_has_both_ways_to_count_machines() {
 const SETS: &[&[&str]] = &[
     &[],
     &["strategy=sync", "groups=1"],
+    &["split=[{ device = 'ndarray' }, { device = 'flex' }]"],
+    &["split=[{ device = 'flex', parts = 2 }, { device = 'ndarray', parts = 1 }]"],
     &["strategy=async", "fc=replicated", "start=init"],
     &["machines_per_group=2", "groups=2", "target.accuracy=0.8"],
     &["hardware=this_machine", "pacing=none", "service={ gamma = 4 }", "target.validation_loss=1"],

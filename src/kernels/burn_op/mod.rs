@@ -190,11 +190,15 @@ pub fn append_numbers<const D: usize>(tensor: Tensor<D>, numbers: &mut Vec<f32>)
     numbers.extend_from_slice(data.as_slice().expect("the tensor holds f32"));
 }
 
+/// Whether a device is this machine's CPU.
+pub fn is_cpu(device: &Device) -> bool {
+    let device = device.clone().inner();
+    matches!(device.as_dispatch(), DispatchDevice::Flex(_) | DispatchDevice::NdArray(_))
+}
+
 /// Whether a tensor is one that the kernels can read.
 fn runs_here(device: &Device, dtype: DType) -> bool {
-    let device = device.clone().inner();
-    let cpu = matches!(device.as_dispatch(), DispatchDevice::Flex(_) | DispatchDevice::NdArray(_));
-    cpu && dtype == DType::F32
+    is_cpu(device) && dtype == DType::F32
 }
 
 /// The number that both axes share, if they do.

@@ -1,5 +1,7 @@
 //! What must hold whatever the numbers are.
 
+use std::sync::Arc;
+
 use rayon::ThreadPoolBuilder;
 
 use super::super::layers::{Activation, Pass};
@@ -228,5 +230,54 @@ fn a_warm_iteration_allocates_what_the_one_before_did_and_keeps_nothing() {
             assert_eq!(allocated, freed, "{name}: bytes allocated and freed, {iterations:?}");
             assert_eq!(*allocated, iterations[0].0, "{name}: {iterations:?}");
         }
+    }
+}
+
+/// Loss and gradient of all images of a case on devices that share them.
+fn shared(case: &Case, devices: &[(&Device, u32)]) -> Gradient {
+    let Case { model, parameters, images, labels } = case;
+    let copy = |device| Arc::new(Model::new(model.spec(), device).expect("it is possible"));
+    let all = SplitModel::new(devices.iter().map(|(device, parts)| (copy(device), *parts)));
+    let (conv, fc) = parameters.split_at(model.layout().conv);
+    let mut forward = all.forward(conv, images.clone(), || random(3)).expect("the lengths match");
+    let activations = std::mem::take(&mut forward.activations);
+    let result = all.fc_phase(fc, activations, labels, || random(4)).expect("the lengths match");
+    let mut values = all.backward(forward, result.activation_gradient).expect("they match");
+    values.extend(result.gradient);
+    Gradient { loss: result.loss, values }
+}
+
+#[test]
+fn devices_that_share_a_mini_batch_find_the_gradient_of_one_up_to_rounding() {
+    let [(_, flex), (_, ndarray)] = cpu_devices();
+    // Both kinds of dropout are in `every_kind`, so the devices must agree on the masks too.
+    for spec in [every_kind(), tiny(), linear(), convolutional()] {
+        let case = case(&spec, &flex, 9);
+        let alone = shared(&case, &[(&flex, 1)]);
+        let largest = alone.values.iter().fold(0_f32, |most, value| most.max(value.abs()));
+        for parts in [[1, 3], [3, 1], [1, 1], [20, 1]] {
+            for threads in [1, 2] {
+                let together = with_threads(threads, || {
+                    shared(&case, &[(&flex, parts[0]), (&ndarray, parts[1])])
+                });
+                // A few hundred roundings of single precision in sums of the same terms.
+                assert!((together.loss - alone.loss).abs() < 1e-6, "{}, {parts:?}", spec.name);
+                for (one, other) in together.values.iter().zip(&alone.values) {
+                    assert!((one - other).abs() <= 1e-5 * largest, "{}, {parts:?}", spec.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sharing_devices_give_the_same_bits_on_any_number_of_threads() {
+    let [(_, flex), (_, ndarray)] = cpu_devices();
+    let case = case(&every_kind(), &flex, 9);
+    let devices = [(&flex, 1), (&ndarray, 3)];
+    let reference = with_threads(1, || shared(&case, &devices));
+    for threads in [2, 3] {
+        let again = with_threads(threads, || shared(&case, &devices));
+        assert_eq!(bits(&again.values), bits(&reference.values));
     }
 }
