@@ -166,6 +166,25 @@ mod tests {
         }
     }
 
+    /// nexosim#34: which of two periodic events at equal times comes first is who was registered
+    /// first, every time, and nothing else.
+    #[test]
+    fn of_two_periodic_events_at_equal_times_the_one_registered_first_always_comes_first() {
+        for order in [['a', 'b'], ['b', 'a']] {
+            let mut engine = Engine::new();
+            for name in order {
+                engine.schedule_after(SimDuration::from_nanos(10), name);
+            }
+            let mut seen = Vec::new();
+            while seen.len() < 20 {
+                let (_, name) = engine.step().expect("no bound is set").expect("it goes on");
+                seen.push(name);
+                engine.schedule_after(SimDuration::from_nanos(10), name);
+            }
+            assert!(seen.chunks(2).all(|pair| pair == order), "{seen:?}");
+        }
+    }
+
     #[test]
     fn an_event_in_the_past_is_refused_and_the_clock_stays() {
         let mut engine = Engine::new();

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use rand_distr::{Distribution, Exp1, Gamma, LogNormal};
+use rand_distr::{Distribution, Exp1, Gamma, LogNormal, Pareto};
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, SimDuration};
@@ -76,6 +76,9 @@ pub enum ServiceLaw {
     Gamma(f64),
     /// Log-normal of the given coefficient of variation.
     Lognormal(f64),
+    /// Pareto of the given coefficient of variation: a heavy tail, P(x > t) = (x₀/t)^α for t ≥ x₀
+    /// with α = 1 + √(1 + 1/cv²), above 2, and x₀ = 1 − 1/α.
+    Pareto(f64),
     /// A measured sample, drawn with replacement, scaled to mean 1.
     Empirical(Vec<f64>),
 }
@@ -114,6 +117,7 @@ impl ServiceLaw {
             ServiceLaw::Constant | ServiceLaw::Exponential => Ok(()),
             ServiceLaw::Gamma(shape) => positive("gamma", "a shape", *shape),
             ServiceLaw::Lognormal(cv) => positive("lognormal", "a coefficient of variation", *cv),
+            ServiceLaw::Pareto(cv) => positive("pareto", "a coefficient of variation", *cv),
             ServiceLaw::Empirical(samples) => Self::empirical(samples).map(drop),
         }
     }
@@ -124,7 +128,7 @@ impl ServiceLaw {
             ServiceLaw::Constant => 0.0,
             ServiceLaw::Exponential => 1.0,
             ServiceLaw::Gamma(shape) => shape.sqrt().recip(),
-            ServiceLaw::Lognormal(cv) => *cv,
+            ServiceLaw::Lognormal(cv) | ServiceLaw::Pareto(cv) => *cv,
             ServiceLaw::Empirical(samples) => {
                 statrs::statistics::Statistics::population_std_dev(samples.as_slice())
             }
@@ -143,6 +147,12 @@ impl ServiceLaw {
                 // With σ² = ln(1 + cv²), the mean exp(μ + σ²/2) is 1 at μ = −σ²/2.
                 let variance = (cv * cv).ln_1p();
                 LogNormal::new(-variance / 2.0, variance.sqrt())
+                    .expect("the coefficient of variation was checked when the law was read")
+                    .sample(generator)
+            }
+            ServiceLaw::Pareto(cv) => {
+                let shape = 1.0 + (1.0 + (cv * cv).recip()).sqrt();
+                Pareto::new(1.0 - shape.recip(), shape)
                     .expect("the coefficient of variation was checked when the law was read")
                     .sample(generator)
             }
@@ -360,6 +370,8 @@ mod tests {
             ServiceLaw::Exponential,
             ServiceLaw::Gamma(4.0),
             ServiceLaw::Lognormal(0.3),
+            // Heavier tails have no fourth moment, and so no standard error of their deviation.
+            ServiceLaw::Pareto(0.2),
             measured,
         ];
         for law in laws {
@@ -384,6 +396,7 @@ mod tests {
             ServiceLaw::Gamma(0.0),
             ServiceLaw::Gamma(f64::NAN),
             ServiceLaw::Lognormal(-0.5),
+            ServiceLaw::Pareto(0.0),
             ServiceLaw::Empirical(vec![]),
             ServiceLaw::Empirical(vec![1.0, -1.0]),
         ] {

@@ -67,6 +67,11 @@ pub enum Stream {
     },
     /// The seed of a run that goes on from a model of an earlier one; a page for each such model.
     Continuation,
+    /// Cycles in which a machine is slow.
+    Straggling {
+        /// The machine.
+        machine: MachineId,
+    },
 }
 
 impl Stream {
@@ -87,6 +92,7 @@ impl Stream {
             Stream::FcDropout { machine } => (12, machine.0),
             Stream::Subnets { layer } => (13, layer),
             Stream::Continuation => (20, 0),
+            Stream::Straggling { machine } => (21, machine.0),
         };
         (purpose << 32) | u64::from(entity)
     }

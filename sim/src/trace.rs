@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId};
 use crate::objective::Evaluation;
-use crate::protocol::{ModelPart, Update};
+use crate::protocol::{Blocked, ModelPart, Update};
 use crate::units::{Bytes, SimDuration, SimTime};
 
 /// An update and the instant at which it was applied.
@@ -77,6 +77,12 @@ pub struct ExampleCount {
     pub dropped: u64,
     /// Behind a gradient that was in flight when the run ended.
     pub unapplied: u64,
+    /// Of those processed, examples that a machine did not have: zeros stood for them.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub lacking: u64,
+    /// Examples that were not used because another machine had no counterpart to them.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub unused: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -100,12 +106,18 @@ pub struct Trace {
     pub machines: Vec<Usage>,
     /// The merged FC server, where there is one.
     pub fc_server: Option<Usage>,
+    /// The model server, where updates take time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub model_server: Option<Usage>,
     /// What crossed the network.
     pub traffic: Traffic,
     /// What became of the examples.
     pub examples: ExampleCount,
     /// Set when the run ended early because the loss blew up.
     pub diverged: Option<Divergence>,
+    /// Set when the run ended early because nothing could happen any more: who waits for what.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stalled: Option<Vec<Blocked>>,
     /// When the run ended.
     pub makespan: SimTime,
     /// Machines in a group.
@@ -147,6 +159,19 @@ impl StalenessSummary {
         };
         let mean = moment(1);
         StalenessSummary { mean, sd: (moment(2) - mean * mean).max(0.0).sqrt(), histogram }
+    }
+
+    /// The part of updates that would have to change their staleness for the two histograms to have
+    /// the same shape: half the sum of |p − q| over all values, from 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "counts of updates stay far below 2⁵³")]
+    pub fn distance(&self, other: &StalenessSummary) -> f64 {
+        let total =
+            |summary: &StalenessSummary| summary.histogram.iter().sum::<u64>().max(1) as f64;
+        let part = |summary: &StalenessSummary, value: usize| {
+            summary.histogram.get(value).copied().unwrap_or(0) as f64 / total(summary)
+        };
+        let bins = self.histogram.len().max(other.histogram.len());
+        (0..bins).map(|value| (part(self, value) - part(other, value)).abs()).sum::<f64>() / 2.0
     }
 }
 
@@ -273,6 +298,14 @@ mod tests {
         assert_eq!(smoothed(&[2.0; 9], 3.0), vec![2.0; 9]);
         let with_nan = smoothed(&[1.0, 1.0, 1.0, f64::NAN, 1.0, 1.0, 1.0], 8.0);
         assert!((with_nan[3] - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn histograms_that_share_half_of_their_updates_are_half_apart() {
+        let of = |values: &[u64]| StalenessSummary::of(values.iter().copied());
+        let (one, other) = (of(&[0, 0, 1, 1]), of(&[1, 2]));
+        assert!((one.distance(&other) - 0.5).abs() < 1e-12);
+        assert!(one.distance(&one) < 1e-12);
     }
 
     #[test]

@@ -78,6 +78,7 @@ pub fn run(
             |d| json!({ "update": d.update, "machine": d.machine.0, "reason": d.reason }),
         )),
     );
+    put("stalled", trace.stalled.as_ref().map(value));
     put("utilisation", Some(utilisation(trace)));
     put(
         "traffic_bytes",
@@ -159,17 +160,37 @@ fn put_prediction(
     }
 }
 
-/// Busy time over makespan, per machine and for a merged FC server.
+/// Adds what was foreseen of a real run, and how far it is off: the time per update relatively, and
+/// the part of updates that would have to change their staleness for the histograms to be equal.
+pub fn compare(object: &mut Map<String, Value>, foreseen: &Trace, measured: &Trace) {
+    let (predicted, real) = (foreseen.time_per_update_s(), measured.time_per_update_s());
+    let (Some(predicted), Some(real)) = (predicted, real) else { return };
+    let error = crate::predict::relative_error(predicted, real);
+    let misplaced = foreseen.staleness().distance(&measured.staleness());
+    object.insert(
+        "predicted".into(),
+        json!({ "time_per_update_s": number(predicted), "staleness": staleness(foreseen) }),
+    );
+    object.insert(
+        "relative_error".into(),
+        json!({ "time_per_update": number(error), "staleness_misplaced": number(misplaced) }),
+    );
+}
+
+/// Busy time over makespan, per machine and for the servers that there are.
 fn utilisation(trace: &Trace) -> Value {
     let makespan = trace.makespan.as_secs_f64();
     let share = |usage: &Usage| {
         number(if makespan > 0.0 { usage.busy.as_secs_f64() / makespan } else { 0.0 })
     };
     let machines: Vec<Value> = trace.machines.iter().map(share).collect();
-    match &trace.fc_server {
-        Some(server) => json!({ "machines": machines, "fc_server": share(server) }),
-        None => json!({ "machines": machines }),
+    let mut object = json!({ "machines": machines });
+    for (name, server) in [("fc_server", &trace.fc_server), ("model_server", &trace.model_server)] {
+        if let Some(server) = server {
+            object[name] = share(server);
+        }
     }
+    object
 }
 
 fn measured_curve(trace: &Trace) -> Vec<Value> {

@@ -38,7 +38,7 @@ pub fn simulate(common: &Common) -> Result<(), Failure> {
     run_or_sweep("simulate", common, |experiment, _| {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
         let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.remarks())?;
-        Ok(Done { outcome, prediction, lab: None, foreseen_s: None })
+        Ok(Done { outcome, prediction, lab: None, foreseen: None })
     })
 }
 
@@ -130,7 +130,7 @@ pub fn emulate(common: &Common) -> Result<(), Failure> {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
         let lab = Lab::open(experiment.clone())?;
         let outcome = run::emulate(&lab, &scenario, progress)?;
-        Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s: None })
+        Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen: None })
     })
 }
 
@@ -139,22 +139,16 @@ struct Done {
     outcome: Outcome,
     prediction: Option<Prediction>,
     lab: Option<Lab>,
-    /// Time per update that the simulator foresaw for a real run.
-    foreseen_s: Option<f64>,
+    /// What the simulator foresaw for a real run.
+    foreseen: Option<Trace>,
 }
 
 impl Done {
     /// The JSON object of the run.
     fn object(&self, verb: &str, experiment: &Experiment) -> Map<String, Value> {
         let mut object = json::run(verb, experiment, &self.outcome, self.prediction.as_ref());
-        if let (Some(foreseen), Some(measured)) =
-            (self.foreseen_s, self.outcome.trace.time_per_update_s())
-        {
-            let error = crate::predict::relative_error(foreseen, measured);
-            let predicted = serde_json::json!({ "time_per_update_s": json::number(foreseen) });
-            let errors = serde_json::json!({ "time_per_update": json::number(error) });
-            object.insert("predicted".into(), predicted);
-            object.insert("relative_error".into(), errors);
+        if let Some(foreseen) = &self.foreseen {
+            json::compare(&mut object, foreseen, &self.outcome.trace);
         }
         let goal = experiment.run.target.map(Goal::new);
         if let Some(crossing) = goal.and_then(|goal| goal.reached(&self.outcome.trace.curve)) {
@@ -192,7 +186,8 @@ fn publish(
     folder: &RunFolder,
     elapsed: Duration,
 ) -> Result<(), Failure> {
-    let Done { outcome, prediction, lab, foreseen_s } = done;
+    let Done { outcome, prediction, lab, foreseen } = done;
+    let foreseen_s = foreseen.as_ref().and_then(Trace::time_per_update_s);
     // What was measured on the way, such as parts of devices, is part of the experiment.
     let experiment = lab.as_ref().map_or(experiment, Lab::experiment);
     let mut object = done.object(verb, experiment);
@@ -208,7 +203,7 @@ fn publish(
         object.insert("out".into(), folder.path().display().to_string().into());
         json::print(&object);
     } else {
-        print_summary(&summary(experiment, outcome, prediction.as_ref(), *foreseen_s), folder);
+        print_summary(&summary(experiment, outcome, prediction.as_ref(), foreseen_s), folder);
     }
     if outcome.interrupted {
         return Err(Failure::Interrupted("interrupted; what was done is saved".to_owned()));
@@ -288,6 +283,10 @@ fn summary(
         let text =
             format!("update {}, {}: {}", divergence.update, divergence.machine, divergence.reason);
         row("diverged", Cell::Text(text));
+    }
+    for blocked in trace.stalled.iter().flatten() {
+        let text = format!("{} waits for {}", blocked.who, blocked.waits_for);
+        row("stalled", Cell::Text(text));
     }
     if let Some(late) = outcome.lateness {
         row("late cycles (%)", Cell::number(100.0 * late.share()));
@@ -419,6 +418,8 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
         "predicted (s)",
         "error (%)",
         "staleness, mean",
+        "predicted",
+        "misplaced (%)",
         "last loss",
         "updates to target",
     ];
@@ -428,12 +429,15 @@ fn sweep_table(sweep: &Sweep, done: &[Value]) -> SummaryTable {
         let float = |value: &Value| Cell::optional(value.as_f64());
         let last = object["curve"].as_array().and_then(|curve| curve.last());
         let error = object["relative_error"]["time_per_update"].as_f64();
+        let misplaced = object["relative_error"]["staleness_misplaced"].as_f64();
         table.rows.push(vec![
             Cell::Text(run.name.clone()),
             float(&object["time_per_update_s"]),
             float(&object["predicted"]["time_per_update_s"]),
             Cell::optional(error.map(|error| 100.0 * error)),
             float(&object["staleness"]["mean"]),
+            float(&object["predicted"]["staleness"]["mean"]),
+            Cell::optional(misplaced.map(|part| 100.0 * part)),
             last.map_or(Cell::Absent, |point| float(&point["loss"])),
             float(&object["updates_to_target"]),
         ]);
@@ -469,18 +473,19 @@ struct RunRecord {
 }
 
 fn keep_state(folder: &RunFolder, state: Checkpoint) -> Result<(), crate::store::StoreError> {
-    let Checkpoint { progress, weights, velocity, trace, records } = state;
+    let Checkpoint { progress, weights, velocity, machines, trace, records } = state;
     let rest = RunRecord { progress, trace, records };
-    save_state(folder, &RunState { weights, velocity, rest })
+    save_state(folder, &RunState { weights, velocity, machines, rest })
 }
 
 /// What a real run has kept in its folder, if it is one.
 pub(super) fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
-    let Some(RunState { weights, velocity, rest }) = load_state::<RunRecord>(folder)? else {
+    let state = load_state::<RunRecord>(folder)?;
+    let Some(RunState { weights, velocity, machines, rest }) = state else {
         return Ok(None);
     };
     let RunRecord { progress, trace, records } = rest;
-    Ok(Some(Checkpoint { progress, weights, velocity, trace, records }))
+    Ok(Some(Checkpoint { progress, weights, velocity, machines, trace, records }))
 }
 
 /// `omnivore train FILE`.
@@ -529,8 +534,8 @@ fn train_one(
         keep_state(folder, state)?;
     }
     warn_of_lateness(&outcome, remarks);
-    let foreseen_s = foreseen_time_per_update(experiment)?;
-    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s })
+    let foreseen = foreseen(experiment)?;
+    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen })
 }
 
 /// A run of a sweep is short enough to be repeated rather than resumed.
@@ -541,8 +546,8 @@ fn train_without_state(
     let (scenario, pacing) = wall_clock_scenario(experiment)?;
     let lab = Lab::open(experiment.clone())?;
     let outcome = run::execute(&lab, &scenario, pacing, None, progress)?;
-    let foreseen_s = foreseen_time_per_update(experiment)?;
-    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen_s })
+    let foreseen = foreseen(experiment)?;
+    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen })
 }
 
 /// What a run on the wall clock does, and whether it is paced.
@@ -554,9 +559,9 @@ pub(super) fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, 
     Ok((experiment.run.scenario(timing), pacing))
 }
 
-/// Time per update that the simulator foresees for a real run: of the paced cluster, or of this
-/// machine where a calibration has measured it.
-pub(super) fn foreseen_time_per_update(experiment: &Experiment) -> Result<Option<f64>, Failure> {
+/// What the simulator foresees for a real run: of the paced cluster, or of this machine where a
+/// calibration has measured it.
+pub(super) fn foreseen(experiment: &Experiment) -> Result<Option<Trace>, Failure> {
     let measured = matches!(experiment.objective, Some(ObjectiveChoice::Calibration(_)));
     let comparable = match experiment.hardware {
         Hardware::Described(_) => experiment.run.pacing == PacingChoice::Hardware,
@@ -567,7 +572,7 @@ pub(super) fn foreseen_time_per_update(experiment: &Experiment) -> Result<Option
         return Ok(None);
     }
     let scenario = experiment.run.scenario(timing_of(experiment)?);
-    Ok(run::simulate(&scenario, None, &Silent)?.trace.time_per_update_s())
+    Ok(Some(run::simulate(&scenario, None, &Silent)?.trace))
 }
 
 /// A run at this machine's own speed asks nobody when things happen.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use miette::{Diagnostic, LabeledSpan, SourceCode};
+use omnivore_sim::cluster::DisruptionError;
 use omnivore_sim::hardware::HardwareError;
 use omnivore_sim::protocol::ProtocolError;
 use omnivore_sim::workload::{ImageShape, WorkloadError};
@@ -375,6 +376,9 @@ pub enum Problem {
         /// What prescribes the times.
         timing: &'static str,
     },
+    /// Something that cannot go wrong as asked.
+    #[error(transparent)]
+    Disruption(DisruptionError),
     /// What a verb found wrong with a value.
     #[error("{message}")]
     Refused {

@@ -77,12 +77,32 @@ pub const RUN: Section = Section {
         key(
             "service",
             "\"exponential\"",
-            "or \"constant\", { gamma = shape }, { lognormal = cv }, { empirical = \"FILE\" }: how times vary",
+            "or \"constant\", { gamma = shape }, { lognormal = cv }, { pareto = cv }, { empirical = \"FILE\" }: how times vary",
         ),
         key(
             "slow_groups",
             "{ count = 1, factor = 4.0 }",
             "the first groups' cycles take this many times `cycle_time_ms`",
+        ),
+        key(
+            "churn",
+            "[{ machine = 1, turn = \"fails\", at_update = 50 }]",
+            "machines that die, leave or join; one that joins first is not there at the beginning",
+        ),
+        key(
+            "server_restarts",
+            "[{ at_s = 2.0, downtime_ms = 500.0 }]",
+            "times in which the servers answer nothing; what reaches them waits",
+        ),
+        key(
+            "stragglers",
+            "[{ machine = 0, factor = 3.0 }]",
+            "machines that compute more slowly: always, with a probability, or for a time",
+        ),
+        key(
+            "uneven_data",
+            "{ examples = [300, 200], tail = \"drop\" }",
+            "how many examples each machine has for a pass over its data",
         ),
         key(
             "objective",
@@ -135,6 +155,52 @@ pub const SLOW_GROUPS: Section = Section {
     keys: &[
         key("count", "1", "how many groups are slow, from the first on"),
         key("factor", "4.0", "how many times as long their cycles take"),
+    ],
+};
+
+/// An entry of `churn`.
+pub const CHURN: Section = Section {
+    title: "an entry of `churn`",
+    keys: &[
+        key("machine", "1", "which one, from 0"),
+        key("turn", "\"fails\"", "or \"leaves\" (after its cycle), \"joins\": what it does"),
+        key("at_s", "2.0", "time after the beginning of the run; or give `at_update`"),
+        key("at_update", "50", "right after this update; or give `at_s`"),
+    ],
+};
+
+/// An entry of `server_restarts`.
+pub const SERVER_RESTART: Section = Section {
+    title: "an entry of `server_restarts`",
+    keys: &[
+        key("at_s", "2.0", "time after the beginning of the run; or give `at_update`"),
+        key("at_update", "50", "right after this update; or give `at_s`"),
+        key("downtime_ms", "500.0", "how long nothing is answered"),
+    ],
+};
+
+/// An entry of `stragglers`.
+pub const STRAGGLER: Section = Section {
+    title: "an entry of `stragglers`",
+    keys: &[
+        key("machine", "0", "which one, from 0"),
+        key("factor", "3.0", "how many times as long it computes"),
+        key("probability", "0.1", "share of its cycles in which it is slow; without it, all"),
+        key("from_s", "1.0", "beginning of the time in which it is slow; with `until_s`"),
+        key("until_s", "2.0", "end of the time in which it is slow"),
+    ],
+};
+
+/// `uneven_data`.
+pub const UNEVEN_DATA: Section = Section {
+    title: "`uneven_data`",
+    keys: &[
+        key("examples", "[300, 200]", "examples of each machine for a pass over its data"),
+        key(
+            "tail",
+            "\"drop\"",
+            "or \"zeros\": unused, or others take part with zeros under the full divisor",
+        ),
     ],
 };
 

@@ -23,6 +23,7 @@
 //! Paths are relative to the folder of the text in which they stand; on the command line, to the
 //! folder of the experiment.
 
+mod disruption;
 mod error;
 mod expectation;
 mod experiment;
@@ -76,10 +77,10 @@ use tree::Table;
 /// Sections of an experiment file and of the files that it names, for documentation.
 pub mod sections {
     pub use super::keys::{
-        BUDGET, CALIBRATION, CALIBRATION_RUN, DEVICE, EXPECTATION, EXPECTATION_NUMBER,
+        BUDGET, CALIBRATION, CALIBRATION_RUN, CHURN, DEVICE, EXPECTATION, EXPECTATION_NUMBER,
         EXPECTATION_PAPER, EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
-        QUADRATIC, RUN, SEARCH, SLOW_GROUPS, SPLIT, SWEEP, VALIDATION, VALIDATION_BARS,
-        VALIDATION_GRID, WARM_START,
+        QUADRATIC, RUN, SEARCH, SERVER_RESTART, SLOW_GROUPS, SPLIT, STRAGGLER, SWEEP, UNEVEN_DATA,
+        VALIDATION, VALIDATION_BARS, VALIDATION_GRID, WARM_START,
     };
 }
 

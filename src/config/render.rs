@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::{FcPlacement, Schedule};
 
+use super::disruption;
 use super::experiment::Experiment;
 use super::files::{FilePath, Input};
 use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
@@ -232,6 +233,8 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         None => writer,
     };
     table.extend(writer.0);
+    let disruptions = disruption::write(&run.disruptions);
+    table.extend(disruptions.into_iter().map(|(key, value)| (key.to_owned(), value)));
 }
 
 fn write_schedule(schedule: Schedule) -> toml::Value {
@@ -286,6 +289,7 @@ fn write_service(service: &Service, naming: Naming<'_>) -> toml::Value {
         (ServiceLaw::Exponential, ..) => "exponential".into(),
         (ServiceLaw::Gamma(shape), ..) => only("gamma", *shape),
         (ServiceLaw::Lognormal(cv), ..) => only("lognormal", *cv),
+        (ServiceLaw::Pareto(cv), ..) => only("pareto", *cv),
         (ServiceLaw::Empirical(_), Some(file), Naming::Written) => {
             only("empirical", naming.path(file))
         }

@@ -1,11 +1,12 @@
 //! The settings of one run: the top level of an experiment file.
 
-use omnivore_sim::cluster::SlowGroups;
+use omnivore_sim::cluster::{Disruptions, SlowGroups};
 use omnivore_sim::protocol::{
     self, FcPlacement, Grouping, ProtocolError, Roster, Schedule, StrategySpec, UpdateRule,
 };
 use omnivore_sim::rng::Seed;
 
+use super::disruption;
 use super::error::{Mistake, Problem};
 use super::files::{Context, FilePath};
 use super::keys::{self, Section};
@@ -20,7 +21,7 @@ pub(super) const MOST_MACHINES: u32 = 1 << 16;
 /// Most examples of a mini-batch: single precision counts them exactly.
 pub(super) const MOST_EXAMPLES: u32 = 1 << 24;
 /// Most updates of a run: each has its own page in every stream of random numbers.
-const MOST_UPDATES: u64 = 1_000_000_000;
+pub(super) const MOST_UPDATES: u64 = 1_000_000_000;
 /// Longest mean cycle: a day.
 const LONGEST_CYCLE_MS: f64 = 86_400_000.0;
 /// Most parts of a device in `split`.
@@ -28,7 +29,7 @@ const MOST_PARTS: u32 = 1000;
 /// A group slower than this is none.
 const LARGEST_FACTOR: f64 = 1000.0;
 /// Longest mean length of a run, a thirtieth of the time that the virtual clock can show.
-const LONGEST_RUN_S: f64 = 5e8;
+pub(super) const LONGEST_RUN_S: f64 = 5e8;
 /// TOML's whole numbers end here.
 const LARGEST_SEED: u64 = i64::MAX as u64;
 
@@ -87,6 +88,8 @@ pub struct RunConfig {
     pub timing: TimingChoice,
     /// Groups that take longer than the others, where there are any.
     pub slow_groups: Option<SlowGroups>,
+    /// What goes wrong.
+    pub disruptions: Disruptions,
     /// How times vary; present when `timing` is [`TimingChoice::WholeCycle`], and otherwise the
     /// law of every machine in place of its own.
     pub service: Option<Service>,
@@ -343,6 +346,8 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let timing = read_timing(reader, context, updates);
     let pacing = read_pacing(reader, timing.as_ref().map(|(timing, _)| timing));
     let slow_groups = read_slow_groups(reader, timing.as_ref().map(|(timing, _)| timing));
+    let named = cluster.as_ref().map(|(_, roster, strategy)| (*roster, *strategy));
+    let disruptions = disruption::read(reader, named);
     let seed = whole(reader, "seed", 0..=LARGEST_SEED);
     let (machines, roster, strategy) = cluster?;
     let (start, warm_start) = start?;
@@ -377,6 +382,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         measure: measure?,
         timing,
         slow_groups: slow_groups?,
+        disruptions: disruptions?,
         service,
     })
 }
@@ -510,7 +516,7 @@ fn read_machines(reader: &Reader<'_>) -> Option<MachineCount> {
     }
 }
 
-fn exclude_each_other<T>(first: &Field<'_>, second: &Field<'_>) -> Option<T> {
+pub(super) fn exclude_each_other<T>(first: &Field<'_>, second: &Field<'_>) -> Option<T> {
     let keys = vec![first.name.clone(), second.name.clone()];
     let mistake = Mistake::new(Problem::ExcludeEachOther { keys }, &second.node.place);
     first.mistakes.add(mistake.and(&first.node.place));

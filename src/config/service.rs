@@ -15,8 +15,8 @@ use super::tree::Value;
 const MOST_SAMPLES: usize = 1_000_000;
 
 const WORDS: &[&str] = &["constant", "exponential"];
-const KINDS: &[&str] = &["gamma", "lognormal", "empirical"];
-const CHOICES: &str = "\"constant\", \"exponential\", { gamma = shape }, { lognormal = cv } or { empirical = \"FILE\" }";
+const KINDS: &[&str] = &["gamma", "lognormal", "pareto", "empirical"];
+const CHOICES: &str = "\"constant\", \"exponential\", { gamma = shape }, { lognormal = cv }, { pareto = cv } or { empirical = \"FILE\" }";
 
 /// How service times vary, and the file that a measured sample came from.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Reads `constant`, `exponential`, `{ gamma = shape }`, `{ lognormal = cv }` or
+    /// Reads `constant`, `exponential`, `{ gamma = shape }`, `{ lognormal = cv }`, `{ pareto = cv }` or
     /// `{ empirical = file }`; a list of durations serves in place of the file.
     pub(super) fn read(field: &Field<'_>, context: &Context<'_>) -> Option<Service> {
         let of_law = |law| Some(Service { law, file: None });
@@ -48,6 +48,7 @@ impl Service {
                     Some("lognormal") => {
                         of_law(ServiceLaw::Lognormal(kind.number(Bound::Positive)?))
                     }
+                    Some("pareto") => of_law(ServiceLaw::Pareto(kind.number(Bound::Positive)?)),
                     _ => read_sample(&kind, context),
                 }
             }

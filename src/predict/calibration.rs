@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Scenario, Timing};
+use omnivore_sim::cluster::{Disruptions, Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
@@ -220,6 +220,7 @@ fn calibration_run(
         evaluate_every: run.evaluate_every,
         divergence_loss: run.divergence_loss,
         seed,
+        disruptions: Disruptions::default(),
     };
     let outcome = crate::run::emulate(lab, &scenario, progress)?;
     if outcome.interrupted {

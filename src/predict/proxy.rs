@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Learning, Scenario, Timing, Unmonitored, run};
+use omnivore_sim::cluster::{Disruptions, Learning, Scenario, Timing, Unmonitored, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::{InitialModel, ProxyData, ProxyNetwork, synchronous_start};
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
@@ -235,5 +235,6 @@ fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
         evaluate_every: whole(evaluations.get(1).copied().unwrap_or(1.0)),
         divergence_loss: f64::INFINITY,
         seed: Seed(0),
+        disruptions: Disruptions::default(),
     }
 }

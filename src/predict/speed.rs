@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Monitor, Scenario, Timing as ClusterTiming, run};
+use omnivore_sim::cluster::{Disruptions, Monitor, Scenario, Timing as ClusterTiming, run};
 use omnivore_sim::engine::Engine;
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::{Event, FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
@@ -111,6 +111,7 @@ fn scenario(conv_machines: u32, groups: u32, updates: u64) -> Scenario {
             mean: SimDuration::from_millis(10),
             law: ServiceLaw::Exponential,
         },
+        disruptions: Disruptions::default(),
         updates,
         evaluate_every: 5,
         divergence_loss: f64::INFINITY,

@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 
 use omnivore_sim::analytic::{self, AnalyticError, largest_stable_step};
-use omnivore_sim::cluster::{Scenario, Timing};
+use omnivore_sim::cluster::{Disruptions, Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
@@ -104,6 +104,7 @@ pub fn effective_curvature(
         evaluate_every: (updates / 20).max(1),
         divergence_loss: f64::INFINITY,
         seed: Seed(0),
+        disruptions: Disruptions::default(),
     };
     Ok(largest_safe_rate(predictor, &scenario)?.map(|rate| 2.0 / rate))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Scenario, Timing};
+use omnivore_sim::cluster::{Disruptions, Scenario, Timing};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::Seed;
@@ -41,6 +41,7 @@ fn scenario(groups: u32, rule: UpdateRule) -> Scenario {
         evaluate_every: 5,
         divergence_loss: f64::INFINITY,
         seed: Seed(0),
+        disruptions: Disruptions::default(),
     }
 }
 

@@ -179,6 +179,7 @@ fn equivalent_synchronous(scenario: &Scenario) -> Scenario {
         rule,
         roster: Roster { groups: 1, conv_machines: 1, ..scenario.roster },
         strategy: StrategySpec::Sync,
+        disruptions: omnivore_sim::cluster::Disruptions::default(),
         timing: Timing::WholeCycle {
             mean: omnivore_sim::units::SimDuration::from_millis(1),
             law: omnivore_sim::hardware::ServiceLaw::Constant,

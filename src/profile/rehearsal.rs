@@ -123,7 +123,7 @@ impl<'a> Rehearsal<'a> {
                     self.events.push_back(Event::ModelArrived { machine });
                 }
                 Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage),
-                Action::ServeFc { cycle } => self.serve_fc(cycle),
+                Action::ServeFc { cycle, .. } => self.serve_fc(cycle),
                 Action::Apply(application) => self.apply(application.update, tally),
                 other => unreachable!("compute groups do not ask for {other:?}"),
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use omnivore_sim::cluster::{Scenario, Timing, Unmonitored, run};
+use omnivore_sim::cluster::{Disruptions, Scenario, Timing, Unmonitored, run};
 use omnivore_sim::ids::MachineId;
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
 use omnivore_sim::rng::{Seed, Stream, stream};
@@ -258,6 +258,7 @@ fn predicted_s(profile: &Profile, roster: Roster, jitter: Jitter) -> f64 {
         evaluate_every: 4000,
         divergence_loss: 1e9,
         seed: Seed(5),
+        disruptions: Disruptions::default(),
     };
     let (trace, _) = run(&scenario, None, &mut Unmonitored).expect("a possible scenario");
     trace.time_per_update_s().expect("4000 updates")

@@ -254,6 +254,7 @@ impl RunConfig {
             evaluate_every: self.evaluate_every,
             divergence_loss: self.divergence_loss,
             seed: self.seed,
+            disruptions: self.disruptions.clone(),
         }
     }
 }

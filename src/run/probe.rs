@@ -101,7 +101,7 @@ fn some_of(conv: &[f32], fc: &[f32]) -> Vec<f64> {
 mod tests {
     use super::*;
     use omnivore_sim::analytic::jackknife;
-    use omnivore_sim::cluster::Timing;
+    use omnivore_sim::cluster::{Disruptions, Timing};
     use omnivore_sim::hardware::ServiceLaw;
     use omnivore_sim::objective::NoisyQuadratic;
     use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
@@ -125,6 +125,7 @@ mod tests {
             evaluate_every: 40,
             divergence_loss: 1e6,
             seed: Seed(1),
+            disruptions: Disruptions::default(),
         };
         let objective = |seed| -> Box<dyn Objective> {
             let lists = (vec![1.0, 0.5], vec![0.0, 0.0], vec![1.0, 1.0]);

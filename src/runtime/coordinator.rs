@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use omnivore_sim::cluster::{
-    Clockwork, Crossing, Letter, Passage, Record, Route, RunEnd, Scenario, Witness, Work,
-    answer_to, letter_after, message_after, message_sizes,
+    Clockwork, Crossing, Fate, Letter, Passage, Record, Route, RunEnd, Scenario, Slowness, Witness,
+    Work, answer_to, letter_after, message_after, message_sizes,
 };
-use omnivore_sim::ids::{GroupId, MachineId};
-use omnivore_sim::objective::{InitialModel, Objective, Parameters};
+use omnivore_sim::ids::MachineId;
+use omnivore_sim::objective::{Gradient, InitialModel, Objective, Parameters};
 use omnivore_sim::protocol::{
-    Action, Application, Block, Cutter, Cycle, Event, Exchange, Memory, ModelPart, ModelServer,
-    ModelSnapshot, Parcel, Progress, Replicas, Stage, Strategy, strategy,
+    Action, Application, Block, Cutter, Cycle, Event, Exchange, Holding, Memory, ModelPart,
+    ModelServer, ModelSnapshot, Parcel, Progress, Replicas, Share, Stage, Strategy, strategy,
 };
 use omnivore_sim::trace::{Content, Trace};
 use omnivore_sim::units::{Bytes, SimDuration, SimTime};
@@ -40,6 +40,8 @@ pub struct Checkpoint {
     pub weights: InitialModel,
     /// Velocities.
     pub velocity: InitialModel,
+    /// What each machine holds of its own.
+    pub machines: Vec<Holding>,
     /// What happened so far.
     pub trace: Trace,
     /// Events so far, one record for every time the run was started.
@@ -92,10 +94,8 @@ pub fn train(
     monitor: &mut dyn TrainMonitor,
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
-    for machine in coordinator.scenario.roster.machine_ids() {
-        let now = coordinator.now;
-        coordinator.expect_message(Event::Started { machine }, now, now, None);
-    }
+    coordinator.scenario.disruptions.check(&coordinator.scenario.roster)?;
+    coordinator.expect_fate();
     let mut end = coordinator.after_update(monitor)?;
     while end.is_none() {
         end = coordinator.next(monitor)?;
@@ -112,6 +112,8 @@ struct Expected {
     done_at: Option<SimTime>,
     /// The message that it is the arrival of.
     message: Option<(Content, Bytes)>,
+    /// Whether it is in the trace already, and waits for the servers only.
+    is_noted: bool,
 }
 
 /// A message on a shared link: nobody knows yet when it arrives.
@@ -139,6 +141,9 @@ struct Coordinator<'a> {
     scenario: &'a Scenario,
     evaluator: &'a mut dyn Objective,
     clockwork: Option<Clockwork>,
+    /// What slows down workers that keep to no prescribed times.
+    slowness: Slowness,
+    fate: Fate,
     clock: WallClock,
     now: SimTime,
     strategy: Box<dyn Strategy>,
@@ -181,16 +186,19 @@ impl<'a> Coordinator<'a> {
         let strategy = strategy(scenario.strategy, scenario.roster, from.as_ref())?;
         let n_machines = scenario.roster.conv_machines as usize;
         let bound = scenario.divergence_loss;
-        let (server, witness, mut records) = match resume {
+        let conv_machines = scenario.roster.conv_machines;
+        let (server, witness, replicas, mut records) = match resume {
             None => (
                 ModelServer::new(scenario.rule, start).scheduled(scenario.schedule),
                 Witness::new(scenario.roster, bound),
+                Replicas::new(conv_machines),
                 Vec::new(),
             ),
             Some(state) => (
                 ModelServer::with_velocity(scenario.rule, state.weights, state.velocity)
                     .scheduled(scenario.schedule),
                 Witness::continuing(scenario.roster, bound, state.trace),
+                Replicas::holding(conv_machines, state.machines),
                 state.records,
             ),
         };
@@ -203,15 +211,19 @@ impl<'a> Coordinator<'a> {
         Ok(Coordinator {
             scenario,
             evaluator,
-            clockwork: (pacing == Pacing::Prescribed)
-                .then(|| Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)),
+            clockwork: (pacing == Pacing::Prescribed).then(|| {
+                Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)
+                    .with_stragglers(&scenario.disruptions.stragglers)
+            }),
+            slowness: Slowness::new(&scenario.disruptions.stragglers, scenario.seed),
+            fate: Fate::new(&scenario.disruptions, scenario.roster, now, witness.updates()),
             clock: WallClock::starting_at(now),
             now,
             strategy,
             server,
             witness,
             records,
-            replicas: Replicas::new(scenario.roster.conv_machines),
+            replicas,
             fc_exchanges: (0..n_machines).map(|_| FcExchange::default()).collect(),
             expected: BTreeMap::new(),
             prescribed: BTreeMap::new(),
@@ -229,6 +241,20 @@ impl<'a> Coordinator<'a> {
         })
     }
 
+    /// Notes who is there at the beginning, and what happens at fixed times.
+    fn expect_fate(&mut self) {
+        let now = self.now;
+        for event in self.fate.beginning() {
+            self.expect_message(event, now, now, None);
+            if let Event::Leaving { machine } = event {
+                self.machines[machine.index()].stop();
+            }
+        }
+        for (at, event) in self.fate.timed() {
+            self.expect_message(event, now, at, None);
+        }
+    }
+
     /// Notes the arrival of a message, or of anything else that nobody computes for.
     fn expect_message(
         &mut self,
@@ -239,7 +265,8 @@ impl<'a> Coordinator<'a> {
     ) {
         let passage = Passage { begins: asked, computed: arrives };
         let done_at = Some(arrives);
-        self.expect(Expected { event, asked, passage, work: None, done_at, message });
+        let (work, is_noted) = (None, false);
+        self.expect(Expected { event, asked, passage, work, done_at, message, is_noted });
     }
 
     /// Notes an event to come, which also waits for a product unless it is done already.
@@ -314,10 +341,13 @@ impl<'a> Coordinator<'a> {
                 (Some(at), _) => match self.inbox.recv_timeout(self.clock.until(at)) {
                     Ok(message) => message,
                     Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => return Err(self.stalled()),
+                    Err(RecvTimeoutError::Disconnected) => return self.stalled(),
                 },
-                (None, _) if self.expected.is_empty() => return Err(self.stalled()),
-                (None, _) => self.inbox.recv().map_err(|_| self.stalled())?,
+                (None, _) if self.expected.is_empty() => return self.stalled(),
+                (None, _) => match self.inbox.recv() {
+                    Ok(message) => message,
+                    Err(_) => return self.stalled(),
+                },
             };
             if let Some(end) = self.receive(message)? {
                 return Ok(Some(end));
@@ -325,8 +355,13 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    fn stalled(&self) -> RuntimeError {
-        RuntimeError::Stalled { updates: self.witness.updates(), blocked: self.strategy.blocked() }
+    /// Where machines come and go a stall is a result.
+    fn stalled(&self) -> Result<Option<RunEnd>, RuntimeError> {
+        let blocked = self.strategy.blocked();
+        if let Some(end) = self.scenario.disruptions.stall(blocked.clone()) {
+            return Ok(Some(end));
+        }
+        Err(RuntimeError::Stalled { updates: self.witness.updates(), blocked })
     }
 
     /// Takes in a product. A loss that is no number ends the run.
@@ -339,10 +374,8 @@ impl<'a> Coordinator<'a> {
                 _ => Ok(None),
             };
         };
-        let expected = self.expected.get_mut(&(arrives, ticket)).expect("a request has its event");
         let done_at = self.clock.at(done_at);
-        expected.done_at = Some(done_at);
-        let machine = expected.work.map(|work| work.share.machine);
+        let work = self.finish_request((arrives, ticket), done_at);
         let losses = match product {
             Product::Failed(reason) => {
                 return Err(RuntimeError::WorkerFailed { who: worker, reason });
@@ -353,29 +386,42 @@ impl<'a> Coordinator<'a> {
                 Vec::new()
             }
             Product::Gradient { gradient, loss } => {
-                let machine = machine.expect("a conv machine computes gradients");
+                let Work { cycle, share, .. } = work.expect("a conv machine computes gradients");
+                let machine = share.machine;
                 let own = self.replicas.outgoing_mut(machine);
                 own.conv = gradient.conv;
                 if let Some(fc) = gradient.fc {
                     own.fc = fc;
+                    self.fate.portion(cycle, share).dilute(own);
                 }
                 loss.map(|loss| (machine, loss)).into_iter().collect()
             }
-            Product::Fc(passes) => {
-                let Event::FcServed { group } = expected.event else {
-                    unreachable!("only the FC server makes FC passes");
-                };
-                self.keep_fc_passes(group, passes)
-            }
+            Product::Fc(passes) => self.keep_fc_passes(passes),
         };
         Ok(losses.into_iter().find_map(|(machine, loss)| self.diverged(machine, loss)))
     }
 
+    /// Notes when a product was done: later than it really was where a worker is to be slow and no
+    /// prescribed time says so.
+    fn finish_request(&mut self, key: (SimTime, u64), done_at: SimTime) -> Option<Work> {
+        let mut expected = self.expected.remove(&key).expect("a request has its event");
+        let mut seen_at = done_at;
+        if let (None, Some(Work { cycle, share, .. })) = (&self.clockwork, expected.work) {
+            let factor = self.slowness.factor(share.machine, cycle, expected.asked);
+            let span = done_at - expected.asked.min(done_at);
+            seen_at = span.scaled((factor - 1.0).max(0.0)).map_or(done_at, |more| done_at + more);
+        }
+        expected.done_at = Some(seen_at);
+        let work = expected.work;
+        let at = if seen_at > done_at { key.0.max(seen_at) } else { key.0 };
+        self.expected.insert((at, key.1), expected);
+        work
+    }
+
     /// Keeps what the FC server made for each machine of a group; returns the losses.
-    fn keep_fc_passes(&mut self, group: GroupId, passes: Vec<FcPass>) -> Vec<(MachineId, f64)> {
-        let shares = self.scenario.roster.shares(group);
-        shares
-            .zip(passes)
+    fn keep_fc_passes(&mut self, passes: Vec<(Share, FcPass)>) -> Vec<(MachineId, f64)> {
+        passes
+            .into_iter()
             .map(|(share, pass)| {
                 self.replicas.outgoing_mut(share.machine).fc = pass.gradient;
                 self.fc_exchanges[share.machine.index()].activation_gradient =
@@ -401,14 +447,27 @@ impl<'a> Coordinator<'a> {
         let done_at = expected.done_at.expect("only finished work is delivered");
         // Not the instant of delivery: waiting for the scheduler must not add up over events.
         self.now = self.now.max(done_at).max(key.0);
-        self.note(&expected, done_at);
         let event = expected.event;
-        if let Some(work) = expected.work {
-            if self.send_after(event, work) {
-                return Ok(None);
+        if !expected.is_noted {
+            self.note(&expected, done_at);
+            if let Some(work) = expected.work {
+                if self.send_after(event, work) {
+                    return Ok(None);
+                }
+                self.note_sent(work);
             }
-            self.note_sent(work);
         }
+        if let Event::Failed { machine } = event {
+            self.cancel(machine);
+        }
+        if let Some(later) = self.fate.held_until(event, self.now) {
+            let held = Expected { done_at: Some(later), is_noted: true, work: None, ..expected };
+            let ticket = self.tickets;
+            self.tickets += 1;
+            self.expected.insert((later, ticket), held);
+            return Ok(None);
+        }
+        self.befall(event)?;
         if let Some(record) = self.records.last_mut() {
             record.events.push((self.now, event));
         }
@@ -420,6 +479,26 @@ impl<'a> Coordinator<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// The thread of a machine that is known to be dead ends, and what the machine held is gone; one
+    /// that joins gets a thread again. Until then a server may work on what it had sent.
+    fn befall(&mut self, event: Event) -> Result<(), RuntimeError> {
+        match event {
+            Event::Failed { machine } => {
+                self.cancel(machine);
+                self.dismiss(machine);
+                Ok(())
+            }
+            Event::Joined { machine } => self.machines[machine.index()].restart(),
+            _ => Ok(()),
+        }
+    }
+
+    fn dismiss(&mut self, machine: MachineId) {
+        self.replicas.forget(machine);
+        self.fc_exchanges[machine.index()] = FcExchange::default();
+        self.machines[machine.index()].stop();
     }
 
     /// Lets what a machine has computed cross a link, where there is one in the way.
@@ -491,15 +570,18 @@ impl<'a> Coordinator<'a> {
                 self.replicas.receive(machine, self.server.snapshot());
                 self.send_model(machine, Content::Model(version));
             }
-            Action::ReturnModel { machine } => self.send_model(machine, Content::OwnModel),
+            Action::ReturnModel { machine } => {
+                self.replicas.go_on(machine, || self.server.snapshot());
+                self.send_model(machine, Content::OwnModel);
+            }
             Action::Compute { cycle, share, stage } => {
                 self.compute(Work { cycle, share, stage })?;
             }
-            Action::ServeFc { cycle } => self.serve_fc(cycle)?,
+            Action::ServeFc { cycle, shares } => self.serve_fc(cycle, &shares)?,
             Action::Apply(application) => {
                 self.apply(&application);
                 if matches!(application.update.part, ModelPart::Conv | ModelPart::Whole) {
-                    return self.after_update(monitor);
+                    return self.go_on(monitor);
                 }
             }
             Action::SendBlock { machine, block, .. } => self.send_block(machine, block),
@@ -513,11 +595,11 @@ impl<'a> Coordinator<'a> {
                     let (weights, velocity) = shared.contents();
                     self.server.overwrite(weights, velocity);
                 }
-                return self.after_update(monitor);
+                return self.go_on(monitor);
             }
             Action::Exchange(exchange) => {
                 self.exchange(&exchange);
-                return self.after_update(monitor);
+                return self.go_on(monitor);
             }
             Action::Change { machine, change } => {
                 let rule = self.scenario.rule_at(self.witness.updates());
@@ -531,8 +613,21 @@ impl<'a> Coordinator<'a> {
             }
             Action::Cancel { machine } => self.cancel(machine),
             Action::Drop { share } => self.witness.dropped(share),
+            Action::Dismiss { machine } => self.dismiss(machine),
         }
         Ok(None)
+    }
+
+    /// Looks whether the run is over, else lets happen what is to happen after this update.
+    fn go_on(&mut self, monitor: &mut dyn TrainMonitor) -> Result<Option<RunEnd>, RuntimeError> {
+        let end = self.after_update(monitor)?;
+        if end.is_none() {
+            let now = self.now;
+            for event in self.fate.after_update(self.witness.updates(), now) {
+                self.expect_message(event, now, now, None);
+            }
+        }
+        Ok(end)
     }
 
     fn send_model(&mut self, machine: MachineId, content: Content) {
@@ -560,14 +655,17 @@ impl<'a> Coordinator<'a> {
 
     /// Expects nothing more of what a machine is at, and enters what it did of it by now.
     fn cancel(&mut self, machine: MachineId) {
-        let own = |(_, expected): &(_, &Expected)| expected.event.machine() == Some(machine);
-        let key = self.expected.iter().find(own).map(|(key, _)| *key);
-        if let Some((key, expected)) = key.and_then(|key| Some((key, self.expected.remove(&key)?)))
-        {
+        let own = |(_, expected): &(_, &Expected)| {
+            expected.event.machine() == Some(machine) && !expected.event.is_arrival_or_departure()
+        };
+        let keys: Vec<_> = self.expected.iter().filter(own).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(expected) = self.expected.remove(&key) else { continue };
             self.prescribed.remove(&key.1);
             let until = expected.done_at.unwrap_or(self.now).min(self.now).max(expected.asked);
             let passage = Passage { begins: expected.asked, computed: until };
             match (expected.work, expected.message) {
+                _ if expected.is_noted => {}
                 (Some(work), _) => self.witness.computed(work, passage),
                 (None, Some(message)) => {
                     let arrives = expected.passage.computed;
@@ -587,9 +685,11 @@ impl<'a> Coordinator<'a> {
     }
 
     fn compute(&mut self, work: Work) -> Result<(), RuntimeError> {
-        let Work { share, stage, .. } = work;
+        let Work { cycle, share, stage } = work;
+        let portion = self.fate.portion(cycle, share);
         if stage != Stage::Forward {
             self.witness.processed(share);
+            self.witness.portioned(portion);
         }
         let (now, machine) = (self.now, share.machine);
         let mut begins = Route::Arrives(now);
@@ -615,14 +715,26 @@ impl<'a> Coordinator<'a> {
     fn begin(&mut self, work: Work, asked: SimTime, begins: SimTime) -> Result<(), RuntimeError> {
         let Work { cycle, share, stage } = work;
         let machine = share.machine;
+        let portion = self.fate.portion(cycle, share);
         let span = match &self.clockwork {
-            Some(clockwork) => clockwork.stage(cycle, share, stage)?,
+            Some(clockwork) => clockwork.stage(begins, cycle, portion.had, stage)?,
             None => SimDuration::ZERO,
         };
         let event = answer_to(machine, stage);
         let passage = Passage { begins, computed: begins + span };
         let (work, done_at, message) = (Some(work), None, None);
-        let ticket = self.expect(Expected { event, asked, passage, work, done_at, message });
+        let mut expected =
+            Expected { event, asked, passage, work, done_at, message, is_noted: false };
+        if portion.had.size == 0 {
+            expected.done_at = Some(asked);
+            self.expect(expected);
+            let model = self.server.weights();
+            let (conv, fc) = (vec![0.0; model.conv.len()], vec![0.0; model.fc.len()]);
+            *self.replicas.outgoing_mut(machine) = Gradient { conv, fc };
+            return Ok(());
+        }
+        let share = portion.had;
+        let ticket = self.expect(expected);
         let model = self.replicas.model(machine).cloned();
         let model = || model.expect("a machine computes on a model it holds");
         let task = match stage {
@@ -646,19 +758,19 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    fn serve_fc(&mut self, cycle: Cycle) -> Result<(), RuntimeError> {
+    fn serve_fc(&mut self, cycle: Cycle, shares: &[Share]) -> Result<(), RuntimeError> {
         let until = match &self.clockwork {
-            Some(clockwork) => clockwork.fc(self.now, cycle)?,
+            Some(clockwork) => clockwork.fc(self.now, cycle, shares)?,
             None => self.now,
         };
         let passage = Passage { begins: self.now, computed: until };
         let event = Event::FcServed { group: cycle.group };
         let (asked, work, done_at, message) = (self.now, None, None, None);
-        let ticket = self.expect(Expected { event, asked, passage, work, done_at, message });
-        let activations = self
-            .scenario
-            .roster
-            .shares(cycle.group)
+        let is_noted = false;
+        let ticket =
+            self.expect(Expected { event, asked, passage, work, done_at, message, is_noted });
+        let activations = shares
+            .iter()
             .map(|share| {
                 let exchange = &mut self.fc_exchanges[share.machine.index()];
                 exchange.activations.take().expect("all activations have arrived")
@@ -697,6 +809,7 @@ impl<'a> Coordinator<'a> {
     fn occupy_model_server(&mut self, parts: u32) {
         if let Some(clockwork) = &mut self.clockwork {
             clockwork.update(self.now, parts);
+            self.witness.updates_for(clockwork.update_span(parts));
         }
     }
 
@@ -763,6 +876,7 @@ impl<'a> Coordinator<'a> {
             progress: self.strategy.progress(),
             weights: InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() },
             velocity: InitialModel { conv: conv.to_vec(), fc: fc.to_vec() },
+            machines: self.replicas.holdings(),
             trace,
             records: self.records.clone(),
         }

@@ -21,7 +21,7 @@ pub use clock::Stopwatch;
 pub use coordinator::{Checkpoint, TrainOutcome, TrainSetup, train};
 pub use workers::{Activations, FcPass, NetworkStages, Stages};
 
-use omnivore_sim::cluster::TimingError;
+use omnivore_sim::cluster::{DisruptionError, TimingError};
 use omnivore_sim::protocol::{Blocked, ProtocolError};
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimTime;
@@ -76,7 +76,10 @@ pub enum RuntimeError {
         /// What it said.
         reason: String,
     },
-    /// Nothing can happen any more, but the run is not over.
+    /// What is to go wrong is not possible.
+    #[error(transparent)]
+    Disruption(#[from] DisruptionError),
+    /// Nothing can happen any more though no machine came or went.
     #[error("the run stalled after {updates} updates: {}", list(blocked))]
     Stalled {
         /// How far it had come.

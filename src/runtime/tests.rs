@@ -4,13 +4,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use omnivore_sim::cluster::{
-    Affine, Learning, MachineTimes, NetworkTimes, PhaseTimes, Scenario, Timing,
+    Affine, Churn, Disruptions, Learning, MachineTimes, NetworkTimes, Outage, PhaseTimes, Scenario,
+    Spell, Straggler, Tail, Timing, Turn, UnevenData, When,
 };
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::{Link, ServiceLaw, Sharing};
+use omnivore_sim::ids::MachineId;
 use omnivore_sim::objective::Objective;
 use omnivore_sim::protocol::{
-    Agn, BackupWorkers, FcPlacement, Hogwild, Late, Roster, Schedule, StrategySpec, UpdateRule,
+    Agn, BackupWorkers, Diloco, Easgd, FcPlacement, Hogwild, Late, LocalSgd, ModelServer, Roster,
+    Schedule, StrategySpec, UpdateRule,
 };
 use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::{CurvePoint, Trace};
@@ -53,6 +56,7 @@ fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
         evaluate_every: 10,
         divergence_loss: 100.0,
         seed: Seed(3),
+        disruptions: Disruptions::default(),
     }
 }
 
@@ -337,5 +341,181 @@ fn a_paced_run_takes_about_the_predicted_time_per_update_under_every_strategy() 
             omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
         let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
         assert_paced(&predicted, &run.trace, &strategy.to_string());
+    }
+}
+
+fn churn(machine: u32, turn: Turn, when: When) -> Churn {
+    Churn { machine: MachineId(machine), turn, when }
+}
+
+fn replayed(scenario: &Scenario, real: &TrainOutcome) -> (Trace, ModelServer) {
+    let mut own = objective(scenario.seed);
+    let start = own.initial();
+    let learning = Learning { objective: &mut own, start };
+    let updates = real.trace.updates.len() as u64;
+    let scenario = Scenario { updates, ..scenario.clone() };
+    replay(&scenario, &real.state.records, Some(learning), &mut Unmonitored)
+        .expect("it really happened")
+}
+
+#[test]
+fn under_every_strategy_threads_die_leave_and_join_and_their_run_replays_bit_for_bit() {
+    for strategy in StrategySpec::typical() {
+        let groups = strategy.card().grouping.groups_of(3).unwrap_or(3);
+        let mut scenario = Scenario {
+            roster: scenario(3, groups, FcPlacement::Replicated).roster,
+            ..two_workers(strategy)
+        };
+        scenario.disruptions.churn = vec![
+            churn(2, Turn::Joins, When::Update(8)),
+            churn(0, Turn::Fails, When::Update(20)),
+            churn(0, Turn::Joins, When::Update(25)),
+            churn(1, Turn::Leaves, When::Update(40)),
+        ];
+        scenario.disruptions.outages =
+            vec![Outage { when: When::Update(30), downtime: SimDuration::from_millis(2) }];
+        if omnivore_sim::protocol::strategy(strategy, scenario.roster, None).is_err() {
+            continue;
+        }
+        let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+        assert_eq!(real.trace.updates.len(), 60, "{strategy}: {:?}", real.trace.stalled);
+        for usage in &real.trace.machines {
+            let total = usage.busy + usage.communicating + usage.waiting;
+            assert_eq!(total, real.trace.makespan - SimTime::ZERO, "{strategy}");
+        }
+        let (trace, model) = replayed(&scenario, &real);
+        assert_eq!(trace.updates, real.trace.updates, "{strategy}");
+        assert_eq!(trace.examples.dropped, real.trace.examples.dropped, "{strategy}");
+        if is_exact(strategy) {
+            assert_eq!(*model.weights().conv, real.state.weights.conv, "{strategy}");
+            assert_eq!(*model.weights().fc, real.state.weights.fc, "{strategy}");
+        }
+    }
+}
+
+#[test]
+fn machines_behind_a_merged_fc_server_die_and_join_and_their_run_replays_bit_for_bit() {
+    let mut scenario = scenario(4, 2, FcPlacement::Merged);
+    scenario.disruptions.churn = vec![
+        churn(0, Turn::Fails, When::Update(5)),
+        churn(2, Turn::Fails, When::Update(8)),
+        churn(3, Turn::Fails, When::Update(11)),
+        churn(0, Turn::Joins, When::Update(15)),
+        churn(3, Turn::Joins, When::Update(20)),
+    ];
+    let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+    assert_eq!(real.trace.updates.len(), 40);
+    let (trace, model) = replayed(&scenario, &real);
+    assert_eq!(trace.updates, real.trace.updates);
+    assert_eq!(trace.fc_updates, real.trace.fc_updates);
+    assert_eq!(*model.weights().conv, real.state.weights.conv);
+    assert_eq!(*model.weights().fc, real.state.weights.fc);
+}
+
+#[test]
+fn a_real_run_without_a_machine_left_ends_with_a_stall_as_its_result() {
+    let mut scenario = scenario(2, 1, FcPlacement::Replicated);
+    scenario.disruptions.churn =
+        vec![churn(0, Turn::Fails, When::Update(5)), churn(1, Turn::Leaves, When::Update(9))];
+    let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+    assert!(real.trace.stalled.is_some() && !real.interrupted);
+    // The second machine is in its next cycle when it is told, and finishes it.
+    assert!((9..=10).contains(&real.trace.updates.len()), "{}", real.trace.updates.len());
+}
+
+#[test]
+fn a_run_interrupted_while_a_machine_is_gone_resumes_without_it() {
+    let mut scenario = scenario(2, 1, FcPlacement::Replicated);
+    scenario.disruptions.churn =
+        vec![churn(1, Turn::Fails, When::Update(10)), churn(1, Turn::Joins, When::Update(25))];
+    let whole = train_until(&scenario, Pacing::None, None, u64::MAX);
+    let first = train_until(&scenario, Pacing::None, None, 17);
+    let rest = train_until(&scenario, Pacing::None, Some(first.state), u64::MAX);
+    assert_eq!(rest.state.weights, whole.state.weights);
+    let (trace, model) = replayed(&scenario, &rest);
+    assert_eq!(trace.updates, rest.trace.updates);
+    assert_eq!(*model.weights().conv, rest.state.weights.conv);
+}
+
+#[test]
+fn a_worker_that_is_to_be_slow_is_slow_also_without_prescribed_times() {
+    let mut scenario = scenario(2, 2, FcPlacement::Replicated);
+    scenario.disruptions.stragglers =
+        vec![Straggler { machine: MachineId(0), factor: 20.0, spell: Spell::Always }];
+    let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+    let of_slow = real.trace.updates.iter().filter(|r| r.update.cycle.group.0 == 0).count();
+    // A twentieth of the speed, and a wide margin for a busy computer.
+    assert!(of_slow * 4 < real.trace.updates.len(), "{of_slow}");
+}
+
+#[test]
+fn a_real_run_on_uneven_data_counts_zeros_and_replays_bit_for_bit() {
+    let mut scenario = scenario(2, 1, FcPlacement::Replicated);
+    let uneven = UnevenData { examples: vec![40, 26], tail: Tail::Zeros };
+    scenario.disruptions.uneven_data = Some(uneven);
+    let real = train_until(&scenario, Pacing::None, None, u64::MAX);
+    // Four passes of ten cycles; in each the second machine lacks 14 examples.
+    assert_eq!(real.trace.examples.lacking, 4 * 14);
+    let (trace, model) = replayed(&scenario, &real);
+    assert_eq!(trace.updates, real.trace.updates);
+    assert_eq!(trace.examples.lacking, 4 * 14);
+    assert_eq!(*model.weights().conv, real.state.weights.conv);
+}
+
+#[test]
+fn a_paced_run_waits_while_the_server_is_down() {
+    let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+    let machine = MachineTimes {
+        forward: affine(0.01),
+        backward: affine(0.01),
+        fc: affine(0.0),
+        law: ServiceLaw::Constant,
+    };
+    let mut scenario = scenario(2, 2, FcPlacement::Replicated);
+    scenario.updates = 8;
+    scenario.timing = Timing::Phases(PhaseTimes {
+        machines: vec![machine; 2],
+        fc: affine(0.0),
+        fc_law: ServiceLaw::Constant,
+        network: None,
+        update: SimDuration::ZERO,
+    });
+    let downtime = SimDuration::from_millis(150);
+    scenario.disruptions.outages = vec![Outage { when: When::Update(3), downtime }];
+    let predicted =
+        omnivore_sim::cluster::run(&scenario, None, &mut Unmonitored).expect("possible").0;
+    let run = train_until(&scenario, Pacing::Prescribed, None, u64::MAX);
+    assert!(run.trace.makespan >= predicted.makespan);
+    let longest = run.trace.updates.windows(2).map(|pair| pair[1].time - pair[0].time).max();
+    assert!(longest >= Some(downtime), "{longest:?}");
+}
+
+/// Local velocities, and local models where machines keep them, outlive an interruption.
+#[test]
+fn rounds_and_a_machine_on_its_own_that_were_interrupted_end_in_the_bits_of_uninterrupted_ones() {
+    let outer = (0.7, 0.9);
+    let kinds = [
+        (StrategySpec::LocalSgd(LocalSgd { steps: 3 }), 2),
+        (
+            StrategySpec::Diloco(Diloco {
+                steps: 2,
+                outer_learning_rate: outer.0,
+                outer_momentum: outer.1,
+            }),
+            2,
+        ),
+        (StrategySpec::Easgd(Easgd { steps: 3, attraction: 0.3 }), 1),
+        (StrategySpec::Agn(Agn { steps: 2 }), 1),
+    ];
+    for (strategy, machines) in kinds {
+        let mut scenario = scenario(machines, 1, FcPlacement::Replicated);
+        (scenario.strategy, scenario.updates) = (strategy, 20);
+        let whole = train_until(&scenario, Pacing::None, None, u64::MAX);
+        let first = train_until(&scenario, Pacing::None, None, 7);
+        let rest = train_until(&scenario, Pacing::None, Some(first.state), u64::MAX);
+        assert_eq!(rest.state.weights, whole.state.weights, "{strategy}");
+        assert_eq!(rest.state.velocity, whole.state.velocity, "{strategy}");
+        let (_, model) = replayed(&scenario, &rest);
+        assert_eq!(*model.weights().conv, rest.state.weights.conv, "{strategy}");
     }
 }

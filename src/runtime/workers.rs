@@ -87,7 +87,7 @@ pub(super) struct FcTask {
 pub(super) enum Product {
     Activations(Activations),
     Gradient { gradient: PushedGradient, loss: Option<f64> },
-    Fc(Vec<FcPass>),
+    Fc(Vec<(Share, FcPass)>),
     Failed(String),
 }
 
@@ -106,6 +106,7 @@ pub(super) struct Message {
 }
 
 /// With what a worker computes.
+#[derive(Clone)]
 pub(super) struct Compute {
     /// Threads of its pool.
     pub threads: usize,
@@ -113,10 +114,17 @@ pub(super) struct Compute {
     pub permits: Arc<Permits>,
 }
 
-/// A thread that carries out tasks in order until its sender is dropped.
+/// How a worker carries out a task.
+type CarryOut<T> = Box<dyn FnMut(T) -> Product + Send>;
+
+/// A thread that carries out tasks in order until it is stopped.
 pub(super) struct Worker<T> {
+    name: String,
+    compute: Compute,
+    inbox: Sender<Message>,
     tasks: Option<Sender<(u64, T)>>,
-    thread: Option<JoinHandle<()>>,
+    /// Gives back what carries out its tasks.
+    thread: Option<JoinHandle<CarryOut<T>>>,
 }
 
 impl<T: Send + 'static> Worker<T> {
@@ -127,25 +135,54 @@ impl<T: Send + 'static> Worker<T> {
         inbox: Sender<Message>,
         carry_out: impl FnMut(T) -> Product + Send + 'static,
     ) -> Result<Self, RuntimeError> {
-        let (sender, tasks) = channel();
-        let failed = |source| RuntimeError::Thread { who: name.clone(), source };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(compute.threads)
-            .build()
-            .map_err(|error| failed(std::io::Error::other(error)))?;
-        let permits = compute.permits.clone();
-        let own_name = name.clone();
-        let thread = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || work(&own_name, (&pool, &permits), &tasks, &inbox, carry_out))
-            .map_err(failed)?;
-        Ok(Worker { tasks: Some(sender), thread: Some(thread) })
+        let mut worker =
+            Worker { name, compute: compute.clone(), inbox, tasks: None, thread: None };
+        worker.spawn(Box::new(carry_out))?;
+        Ok(worker)
     }
 
-    /// Hands over a task. A thread that has ended has already reported why.
+    fn spawn(&mut self, carry_out: CarryOut<T>) -> Result<(), RuntimeError> {
+        let (sender, tasks) = channel();
+        let failed = |source| RuntimeError::Thread { who: self.name.clone(), source };
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.compute.threads)
+            .build()
+            .map_err(|error| failed(std::io::Error::other(error)))?;
+        let (name, inbox) = (self.name.clone(), self.inbox.clone());
+        let permits = self.compute.permits.clone();
+        let thread = std::thread::Builder::new()
+            .name(self.name.clone())
+            .spawn(move || work(&name, (&pool, &permits), &tasks, &inbox, carry_out))
+            .map_err(failed)?;
+        (self.tasks, self.thread) = (Some(sender), Some(thread));
+        Ok(())
+    }
+
+    /// Lets the thread end after the task that it is at.
+    pub fn stop(&mut self) {
+        self.tasks = None;
+    }
+
+    /// Starts a thread again after [`Worker::stop`], once the one before has ended.
+    pub fn restart(&mut self) -> Result<(), RuntimeError> {
+        if self.tasks.is_some() {
+            return Ok(());
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(carry_out)) => self.spawn(carry_out),
+            _ => {
+                let reason = "its thread did not end well".to_owned();
+                Err(RuntimeError::WorkerFailed { who: self.name.clone(), reason })
+            }
+        }
+    }
+
+    /// Hands over a task. A thread that was stopped does nothing; one that has ended has already
+    /// reported why.
     pub fn ask(&self, ticket: u64, task: T) {
-        let tasks = self.tasks.as_ref().expect("the sender lives as long as the worker");
-        let _ = tasks.send((ticket, task));
+        if let Some(tasks) = &self.tasks {
+            let _ = tasks.send((ticket, task));
+        }
     }
 }
 
@@ -164,8 +201,8 @@ fn work<T: Send>(
     (pool, permits): (&rayon::ThreadPool, &Permits),
     tasks: &Receiver<(u64, T)>,
     inbox: &Sender<Message>,
-    mut carry_out: impl FnMut(T) -> Product + Send,
-) {
+    mut carry_out: CarryOut<T>,
+) -> CarryOut<T> {
     for (ticket, task) in tasks {
         let compute =
             || permits.during(pool.current_num_threads(), || pool.install(|| carry_out(task)));
@@ -174,9 +211,10 @@ fn work<T: Send>(
         let worker = name.to_owned();
         let message = Message { ticket, worker, done_at: Instant::now(), product };
         if inbox.send(message).is_err() {
-            return;
+            break;
         }
     }
+    carry_out
 }
 
 fn describe(panic: &(dyn std::any::Any + Send)) -> String {
@@ -223,7 +261,8 @@ fn whole_gradient(
 /// Carries out the FC server's task, share by share in order.
 pub(super) fn fc_server(stages: &mut dyn Stages, task: FcTask) -> Product {
     let FcTask { fc, activations } = task;
-    Product::Fc(activations.into_iter().map(|share| stages.fc(&fc, share)).collect())
+    let pass = |activations: Activations| (activations.share, stages.fc(&fc, activations));
+    Product::Fc(activations.into_iter().map(pass).collect())
 }
 
 /// A network's own stages on a thread of its own.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use omnivore_sim::objective::InitialModel;
+use omnivore_sim::protocol::Holding;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +23,8 @@ pub struct RunState<T> {
     pub weights: InitialModel,
     /// Velocities.
     pub velocity: InitialModel,
+    /// What each machine holds of its own.
+    pub machines: Vec<Holding>,
     /// The rest.
     pub rest: T,
 }
@@ -48,6 +51,33 @@ pub fn model_bytes(weights: &InitialModel, velocity: &InitialModel) -> Result<Ve
     let shapes = parts.map(|(_, values)| [values.len()]);
     let tensors = parts.iter().zip(&shapes);
     named_tensors(tensors.map(|((name, values), shape)| (*name, &shape[..], values.as_slice())))
+}
+
+/// The same with what machines hold of their own, in tensors `machine_0_conv`,
+/// `machine_0_conv_velocity` and so on; a machine that holds nothing has none.
+fn state_bytes<T>(state: &RunState<T>) -> Result<Vec<u8>, String> {
+    let parts = |model: &InitialModel| [model.conv.clone(), model.fc.clone()];
+    let mut tensors: Vec<(String, Vec<f32>)> = Vec::new();
+    let mut put = |names: [String; 2], model: &InitialModel| {
+        tensors.extend(names.into_iter().zip(parts(model)));
+    };
+    put(["conv".to_owned(), "fc".to_owned()], &state.weights);
+    put(["conv_velocity".to_owned(), "fc_velocity".to_owned()], &state.velocity);
+    for (index, Holding { model, velocity }) in state.machines.iter().enumerate() {
+        if let Some(model) = model {
+            put(own_names(index, ""), model);
+        }
+        if let Some(velocity) = velocity {
+            put(own_names(index, "_velocity"), velocity);
+        }
+    }
+    let shapes: Vec<[usize; 1]> = tensors.iter().map(|(_, values)| [values.len()]).collect();
+    let named = tensors.iter().zip(&shapes);
+    named_tensors(named.map(|((name, values), shape)| (name.as_str(), &shape[..], &values[..])))
+}
+
+fn own_names(machine: usize, what: &str) -> [String; 2] {
+    ["conv", "fc"].map(|part| format!("machine_{machine}_{part}{what}"))
 }
 
 /// Tensors by name and shape as a `safetensors` file, for other programs.
@@ -83,13 +113,13 @@ pub fn save_state<T: Serialize>(folder: &RunFolder, state: &RunState<T>) -> Resu
         path: folder.path().join(MODEL_FILE),
         source: std::io::Error::other::<String>(message),
     };
-    let model = model_bytes(&state.weights, &state.velocity).map_err(failed)?;
+    let model = state_bytes(state).map_err(failed)?;
     let sealed = Sealed { model_crc32: crc32(&model), rest: &state.rest };
     let own_name = model_file(sealed.model_crc32);
     folder.write(&own_name, &model)?;
     folder.write_json(STATE_FILE, &sealed)?;
     remove_other_models(folder.path(), &own_name);
-    folder.write(MODEL_FILE, &model)
+    folder.write(MODEL_FILE, &model_bytes(&state.weights, &state.velocity).map_err(failed)?)
 }
 
 fn model_file(crc32: u32) -> String {
@@ -124,7 +154,8 @@ pub fn load_state<T: DeserializeOwned>(folder: &Path) -> Result<Option<RunState<
         return Err(StoreError::Content { path: model_path, what: "model", reason });
     }
     let (weights, velocity) = parse_model(&model_path, &model)?;
-    Ok(Some(RunState { weights, velocity, rest: sealed.rest }))
+    let machines = parse_machines(&model_path, &model)?;
+    Ok(Some(RunState { weights, velocity, machines, rest: sealed.rest }))
 }
 
 /// Reads the parameters of a finished run.
@@ -146,20 +177,46 @@ pub fn load_model_in_motion(folder: &Path) -> Result<(InitialModel, InitialModel
 }
 
 fn parse_model(path: &Path, bytes: &[u8]) -> Result<(InitialModel, InitialModel), StoreError> {
-    let broken =
-        |reason: String| StoreError::Content { path: path.to_owned(), what: "model", reason };
-    let tensors = SafeTensors::deserialize(bytes).map_err(|error| broken(error.to_string()))?;
-    let values = |name: &str| {
-        let tensor = tensors.tensor(name).map_err(|error| broken(error.to_string()))?;
-        if tensor.dtype() != Dtype::F32 {
-            return Err(broken(format!("`{name}` is {:?}, not F32", tensor.dtype())));
-        }
-        let words = tensor.data().chunks_exact(4);
-        Ok(words.map(|w| f32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect::<Vec<f32>>())
-    };
+    let tensors = parse_tensors(path, bytes)?;
+    let values = |name: &str| values_of(path, &tensors, name);
     let weights = InitialModel { conv: values("conv")?, fc: values("fc")? };
     let velocity = InitialModel { conv: values("conv_velocity")?, fc: values("fc_velocity")? };
     Ok((weights, velocity))
+}
+
+fn parse_machines(path: &Path, bytes: &[u8]) -> Result<Vec<Holding>, StoreError> {
+    let tensors = parse_tensors(path, bytes)?;
+    let names: Vec<&str> = tensors.names();
+    let own = |index: usize, what: &str| {
+        let [conv, fc] = own_names(index, what);
+        if !names.contains(&conv.as_str()) {
+            return Ok(None);
+        }
+        let values = |name: &str| values_of(path, &tensors, name);
+        Ok(Some(InitialModel { conv: values(&conv)?, fc: values(&fc)? }))
+    };
+    let index = |name: &&str| name.strip_prefix("machine_")?.split('_').next()?.parse().ok();
+    let machines = names.iter().filter_map(index).max().map_or(0, |last: usize| last + 1);
+    let holding =
+        |machine| Ok(Holding { model: own(machine, "")?, velocity: own(machine, "_velocity")? });
+    (0..machines).map(holding).collect()
+}
+
+fn broken(path: &Path, reason: String) -> StoreError {
+    StoreError::Content { path: path.to_owned(), what: "model", reason }
+}
+
+fn parse_tensors<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>, StoreError> {
+    SafeTensors::deserialize(bytes).map_err(|error| broken(path, error.to_string()))
+}
+
+fn values_of(path: &Path, tensors: &SafeTensors<'_>, name: &str) -> Result<Vec<f32>, StoreError> {
+    let tensor = tensors.tensor(name).map_err(|error| broken(path, error.to_string()))?;
+    if tensor.dtype() != Dtype::F32 {
+        return Err(broken(path, format!("`{name}` is {:?}, not F32", tensor.dtype())));
+    }
+    let words = tensor.data().chunks_exact(4);
+    Ok(words.map(|w| f32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
 }
 
 fn crc32(bytes: &[u8]) -> u32 {

@@ -1,12 +1,19 @@
 //! What is written comes back, whole or not at all.
 
 use omnivore_sim::objective::InitialModel;
+use omnivore_sim::protocol::Holding;
 
 use super::*;
 
 fn state(first: f32, rest: &str) -> RunState<String> {
     let model = |x: f32| InitialModel { conv: vec![x, 2.0], fc: vec![3.0] };
-    RunState { weights: model(first), velocity: model(-first), rest: rest.to_owned() }
+    let velocity = model(2.0 * first);
+    let machines = vec![
+        Holding::default(),
+        Holding { model: Some(model(3.0 * first)), velocity: Some(velocity) },
+        Holding { model: None, velocity: Some(model(4.0 * first)) },
+    ];
+    RunState { weights: model(first), velocity: model(-first), machines, rest: rest.to_owned() }
 }
 
 #[test]
@@ -21,6 +28,7 @@ fn a_state_comes_back_as_it_was_and_its_size_does_not_grow() {
     let back: RunState<String> =
         load_state(place.path()).expect("readable").expect("a state was saved");
     assert_eq!((back.rest.as_str(), back.weights.conv[0]), ("two", 5.0));
+    assert_eq!(back.machines, state(5.0, "two").machines);
     assert_eq!(load_model(place.path()).expect("readable"), back.weights);
 }
 

@@ -34,6 +34,19 @@ fn a_number_of_groups_that_does_not_divide_the_machines_is_refused_with_those_th
 }
 
 #[test]
+fn a_machine_that_is_not_there_cannot_fail() {
+    let rate = "learning_rate = 0.02";
+    let churn = "churn = [{ machine = 4, turn = \"fails\", at_update = 3 }]";
+    refused(
+        rate,
+        &format!("{rate}\n{churn}"),
+        &["no machine 4", "the 4 conv machines", "run.toml"],
+    );
+    let data = "uneven_data = { examples = [50, 40], tail = \"drop\" }";
+    refused(rate, &format!("{rate}\n{data}"), &["2 numbers of examples for 4 conv machines"]);
+}
+
+#[test]
 fn a_negative_rate_is_refused_with_its_value() {
     refused("learning_rate = 0.02", "learning_rate = -0.02", &["-0.02", "above 0"]);
 }

@@ -25,6 +25,38 @@ fn a_trained_run_replays_with_the_same_versions_staleness_and_parameters() {
 }
 
 #[test]
+fn machines_that_come_and_go_are_in_the_configuration_and_their_run_replays() {
+    let bench = Bench::new();
+    let churn = "churn=[{ machine = 0, turn = \"fails\", at_update = 6 }, \
+                 { machine = 0, turn = \"joins\", at_update = 12 }, \
+                 { machine = 3, turn = \"leaves\", at_s = 0.001 }]";
+    let restart = "server_restarts=[{ at_update = 9, downtime_ms = 2 }]";
+    let trained = bench.json("train", "train", &["--set", churn, "--set", restart]);
+    assert_eq!(trained["updates"], 24);
+    assert_eq!(trained["configuration"]["churn"][1]["turn"], "joins");
+    assert!(trained["stalled"].is_null());
+    let mut replay = program();
+    replay.arg("replay").arg(bench.path("train")).arg("--out").arg(bench.path("replay"));
+    let replayed = json_of(&replay.args(["--json", "--quiet"]).output().expect("it starts"));
+    assert_eq!(replayed["replayed"]["parameters"], true);
+}
+
+#[test]
+fn a_run_that_cannot_go_on_is_a_result_that_says_who_waits_for_what() {
+    let bench = Bench::new();
+    let churn = "churn=[{ machine = 0, turn = \"fails\", at_update = 6 }]";
+    let strategy = "strategy={ backup_workers = { backups = 0, late = \"cancel\" } }";
+    let settings =
+        ["--set", churn, "--set", strategy, "--set", "groups=1", "--set", "fc=replicated"];
+    for verb in ["simulate", "emulate", "train"] {
+        let stalled = bench.json(verb, verb, &settings);
+        assert_eq!(stalled["updates"], 6, "{verb}");
+        let waits = stalled["stalled"][0]["waits_for"].as_str().expect("somebody waits");
+        assert!(waits.contains("3 of 4 machines are left"), "{verb}: {waits}");
+    }
+}
+
+#[test]
 fn a_paced_run_says_so_and_takes_at_least_the_prescribed_time() {
     let bench = Bench::new();
     let hardware = repository("experiments/hardware/paced-4.toml");

@@ -1,11 +1,16 @@
 //! A whole run on the virtual clock: hardware, protocol and objective on the event engine.
 
+mod disruption;
 mod fair_link;
 mod momentum;
 mod run;
 mod timing;
 mod witness;
 
+pub use disruption::{
+    Churn, DisruptionError, Disruptions, Fate, Outage, Portion, Slowness, Spell, Straggler, Tail,
+    Turn, UnevenData, When,
+};
 pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
     Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
@@ -25,3 +30,9 @@ mod strategy_tests;
 
 #[cfg(test)]
 mod network_tests;
+
+#[cfg(test)]
+mod disruption_tests;
+
+#[cfg(test)]
+mod case_tests;

@@ -243,7 +243,7 @@ fn sums_of([before, last, now, next]: [&Seen; 4]) -> Sums {
 mod tests {
     use super::*;
     use crate::analytic;
-    use crate::cluster::{Learning, Monitor, Timing, run};
+    use crate::cluster::{Disruptions, Learning, Monitor, Timing, run};
     use crate::hardware::ServiceLaw;
     use crate::objective::NoisyQuadratic;
     use crate::protocol::{Roster, Schedule, StrategySpec, UpdateRule};
@@ -280,6 +280,7 @@ mod tests {
             evaluate_every: 6000,
             divergence_loss: f64::INFINITY,
             seed: Seed(5),
+            disruptions: Disruptions::default(),
         }
     }
 

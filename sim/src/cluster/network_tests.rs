@@ -48,6 +48,7 @@ fn scenario(strategy: StrategySpec, machines: u32, network: NetworkTimes) -> Sce
         evaluate_every: 6,
         divergence_loss: f64::INFINITY,
         seed: Seed(1),
+        disruptions: Disruptions::default(),
     }
 }
 

@@ -6,11 +6,12 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
+use super::disruption::{DisruptionError, Disruptions, Fate};
 use super::timing::{Clockwork, Crossing, Letter, Passage, Route, Timing, TimingError};
 use super::witness::{RunEnd, Witness, Work};
 use crate::engine::{Engine, EngineError};
 use crate::ids::MachineId;
-use crate::objective::{InitialModel, Objective, Parameters};
+use crate::objective::{Gradient, InitialModel, Objective, Parameters};
 use crate::protocol::{
     Action, Application, Block, Blocked, Cutter, Cycle, Event, FcPlacement, ModelPart, ModelServer,
     ModelSnapshot, Parcel, Progress, ProtocolError, Replicas, Roster, Schedule, Share, Stage,
@@ -41,6 +42,8 @@ pub struct Scenario {
     pub divergence_loss: f64,
     /// The run's seed.
     pub seed: Seed,
+    /// What goes wrong.
+    pub disruptions: Disruptions,
 }
 
 impl Scenario {
@@ -77,10 +80,14 @@ pub enum RunError {
     /// A duration is not possible.
     #[error(transparent)]
     Timing(#[from] TimingError),
+    /// What is to go wrong is not possible.
+    #[error(transparent)]
+    Disruption(#[from] DisruptionError),
     /// The event queue refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Nothing can happen any more, but the run is not over.
+    /// Nothing can happen any more though no machine came or went: a mistake of the strategy. Where
+    /// machines do, a stall is a result ([`Trace::stalled`]).
     #[error("the run stalled at {time} after {updates} updates: {}", describe(blocked))]
     Stalled {
         /// When.
@@ -174,12 +181,15 @@ fn drive<'a>(
     velocity: Option<InitialModel>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
+    scenario.disruptions.check(&scenario.roster)?;
     let mut engine = Engine::new();
-    for machine in scenario.roster.machine_ids() {
-        let happens = Happens::Told(Event::Started { machine });
-        engine.schedule(SimTime::ZERO, Due { happens, attempt: 0 })?;
+    let fate = Fate::new(&scenario.disruptions, scenario.roster, SimTime::ZERO, 0);
+    let beginning = fate.beginning().into_iter().map(|event| (SimTime::ZERO, event));
+    for (at, event) in beginning.chain(fate.timed()) {
+        engine.schedule(at, Due { happens: Happens::Befalls(event), attempt: 0 })?;
     }
-    let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed);
+    let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)
+        .with_stragglers(&scenario.disruptions.stragglers);
     let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
     let mut driver = Driver::new(scenario, learning, clock);
     if let Some(velocity) = velocity {
@@ -189,15 +199,22 @@ fn drive<'a>(
     }
     let mut actions = Vec::new();
     driver.show_model(monitor);
+    let mut last = SimTime::ZERO;
     let mut end = driver.evaluate_if_due(monitor);
     while end.is_none() {
         let Some((now, event)) = driver.next_event()? else {
-            return Err(RunError::Stalled {
-                time: driver.now(),
-                updates: driver.witness.updates(),
-                blocked: strategy.blocked(),
-            });
+            let blocked = strategy.blocked();
+            end = scenario.disruptions.stall(blocked.clone());
+            if end.is_some() {
+                // What was cancelled came up later, and was nothing.
+                driver.clock = Clock::Recorded { now: last };
+                break;
+            }
+            let (time, updates) = (driver.now(), driver.witness.updates());
+            return Err(RunError::Stalled { time, updates, blocked });
         };
+        last = now;
+        driver.befall(event);
         monitor.event(now, event);
         strategy.handle(now, event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
@@ -216,14 +233,14 @@ pub fn replay<'a>(
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
+    scenario.disruptions.check(&scenario.roster)?;
     let clock = Clock::Recorded { now: SimTime::ZERO };
     let mut driver = Driver::new(scenario, learning, clock);
     let mut actions = Vec::new();
     driver.show_model(monitor);
     let mut end = driver.evaluate_if_due(monitor);
     for record in records {
-        // Local models and velocities do not outlive an interruption.
-        driver.replicas = Replicas::new(scenario.roster.conv_machines);
+        driver.replicas.interrupt();
         driver.server.interrupt();
         let mut strategy = strategy(scenario.strategy, scenario.roster, record.from.as_ref())?;
         for (time, event) in &record.events {
@@ -231,6 +248,7 @@ pub fn replay<'a>(
                 break;
             }
             driver.clock = Clock::Recorded { now: *time };
+            driver.befall(*event);
             monitor.event(*time, *event);
             strategy.handle(*time, *event, &mut actions)?;
             end = driver.carry_out_all(&mut actions, monitor)?;
@@ -256,6 +274,8 @@ struct Due {
 enum Happens {
     /// The strategy is told of an event.
     Told(Event),
+    /// A machine comes or goes, of which the strategy is told once the servers are there.
+    Befalls(Event),
     /// A machine has computed and begins to send, of which the strategy is told on arrival.
     Sends { share: Share, stage: Stage },
     /// A machine has what it needs for a stage.
@@ -274,6 +294,7 @@ impl Happens {
     fn machine(&self) -> Option<MachineId> {
         match self {
             Happens::Told(event) => event.machine(),
+            Happens::Befalls(_) => None,
             Happens::Sends { share, .. } | Happens::Begins(Work { share, .. }) => {
                 Some(share.machine)
             }
@@ -289,6 +310,7 @@ struct Driver<'a> {
     replicas: Replicas,
     /// How often each machine has been told to stop.
     attempts: Vec<u64>,
+    fate: Fate,
     witness: Witness,
     /// Messages on shared links, by the number of each.
     crossing: BTreeMap<u64, Sent>,
@@ -314,6 +336,7 @@ impl<'a> Driver<'a> {
             server,
             replicas: Replicas::new(roster.conv_machines),
             attempts: vec![0; roster.conv_machines as usize],
+            fate: Fate::new(&scenario.disruptions, *roster, SimTime::ZERO, 0),
             witness: Witness::new(*roster, *divergence_loss),
             crossing: BTreeMap::new(),
             n_sent: 0,
@@ -342,8 +365,17 @@ impl<'a> Driver<'a> {
             if attempts.is_some_and(|attempts| attempts != attempt) {
                 continue;
             }
+            if let Happens::Befalls(event) = happens {
+                self.cut_short(event);
+            }
             match happens {
-                Happens::Told(event) => return Ok(Some((at, event))),
+                Happens::Told(event) | Happens::Befalls(event) => {
+                    let Some(later) = self.fate.held_until(event, at) else {
+                        return Ok(Some((at, event)));
+                    };
+                    let Clock::Virtual { engine, .. } = &mut self.clock else { return Ok(None) };
+                    engine.schedule(later, Due { happens, attempt })?;
+                }
                 Happens::Sends { share, stage } => self.send_after(share, stage)?,
                 Happens::Begins(work) => self.begin(work, at)?,
             }
@@ -363,6 +395,21 @@ impl<'a> Driver<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// What a machine that dies is at comes to nothing, even if the servers hear of it later.
+    fn cut_short(&mut self, event: Event) {
+        if let Event::Failed { machine } = event {
+            self.cancel(machine);
+        }
+    }
+
+    /// A machine is known to be dead: until then a server may work on what it had sent.
+    fn befall(&mut self, event: Event) {
+        self.cut_short(event);
+        if let Event::Failed { machine } = event {
+            self.replicas.forget(machine);
+        }
     }
 
     /// Lets something happen at an instant, unless its machine is stopped before.
@@ -426,8 +473,19 @@ impl<'a> Driver<'a> {
             if let Some(end) = self.evaluate_if_due(monitor) {
                 return Ok(Some(end));
             }
+            self.go_on_with_fate()?;
         }
         Ok(None)
+    }
+
+    /// Lets happen what is to happen after this update; a record has its own.
+    fn go_on_with_fate(&mut self) -> Result<(), EngineError> {
+        let (now, updates) = (self.now(), self.witness.updates());
+        let Clock::Virtual { engine, .. } = &mut self.clock else { return Ok(()) };
+        for event in self.fate.after_update(updates, now) {
+            engine.schedule(now, Due { happens: Happens::Befalls(event), attempt: 0 })?;
+        }
+        Ok(())
     }
 
     fn carry_out(&mut self, action: Action) -> Result<(), RunError> {
@@ -439,9 +497,14 @@ impl<'a> Driver<'a> {
                 }
                 self.send_model(machine, Content::Model(version))?;
             }
-            Action::ReturnModel { machine } => self.send_model(machine, Content::OwnModel)?,
+            Action::ReturnModel { machine } => {
+                if learns {
+                    self.replicas.go_on(machine, || self.server.snapshot());
+                }
+                self.send_model(machine, Content::OwnModel)?;
+            }
             Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
-            Action::ServeFc { cycle } => self.serve_fc(cycle)?,
+            Action::ServeFc { cycle, shares } => self.serve_fc(cycle, &shares)?,
             Action::Apply(application) => self.apply(&application),
             Action::Change { machine, change } if learns => {
                 let rule = self.scenario.rule_at(self.witness.updates());
@@ -466,6 +529,7 @@ impl<'a> Driver<'a> {
             }
             Action::Cancel { machine } => self.cancel(machine),
             Action::Drop { share } => self.witness.dropped(share),
+            Action::Dismiss { machine } => self.replicas.forget(machine),
         }
         Ok(())
     }
@@ -527,18 +591,20 @@ impl<'a> Driver<'a> {
         self.witness.cancelled(machine, now);
     }
 
-    fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) -> Result<(), RunError> {
-        let work = Work { cycle, share, stage };
+    fn compute(&mut self, cycle: Cycle, planned: Share, stage: Stage) -> Result<(), RunError> {
+        let portion = self.fate.portion(cycle, planned);
+        let work = Work { cycle, share: portion.had, stage };
         if stage == Stage::Backward {
             self.receive_gradients(work)?;
         } else {
             self.begin(work, self.now())?;
         }
         if stage != Stage::Forward {
-            self.witness.processed(share);
+            self.witness.processed(planned);
+            self.witness.portioned(portion);
         }
         if matches!(stage, Stage::Whole | Stage::Local) {
-            self.compute_gradient(cycle, share);
+            self.compute_gradient(cycle, planned);
         }
         Ok(())
     }
@@ -567,7 +633,7 @@ impl<'a> Driver<'a> {
     fn begin(&mut self, work: Work, begins: SimTime) -> Result<(), RunError> {
         let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
         let Work { cycle, share, stage } = work;
-        let computed = begins + clockwork.stage(cycle, share, stage)?;
+        let computed = begins + clockwork.stage(begins, cycle, share, stage)?;
         let happens = if clockwork.sends_after(stage) {
             Happens::Sends { share, stage }
         } else {
@@ -585,15 +651,15 @@ impl<'a> Driver<'a> {
 
     /// The FC server works with the FC model of this instant, on activations of each machine's
     /// own conv model; both halves of the gradient follow from these two.
-    fn serve_fc(&mut self, cycle: Cycle) -> Result<(), RunError> {
+    fn serve_fc(&mut self, cycle: Cycle, shares: &[Share]) -> Result<(), RunError> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
-            let until = clockwork.fc(now, cycle)?;
+            let until = clockwork.fc(now, cycle, shares)?;
             self.witness.fc_served(now, until, cycle);
             self.schedule(until, Happens::Told(Event::FcServed { group: cycle.group }))?;
         }
-        for share in self.scenario.roster.shares(cycle.group) {
-            self.compute_gradient(cycle, share);
+        for share in shares {
+            self.compute_gradient(cycle, *share);
         }
         Ok(())
     }
@@ -609,7 +675,14 @@ impl<'a> Driver<'a> {
             FcPlacement::Replicated => &model.fc,
         };
         let at = Parameters { conv: &model.conv, fc };
-        let gradient = objective.gradient(at, cycle, share);
+        let portion = self.fate.portion(cycle, share);
+        let gradient = if portion.had.size == 0 {
+            Gradient { conv: vec![0.0; at.conv.len()], fc: vec![0.0; at.fc.len()] }
+        } else {
+            let mut gradient = objective.gradient(at, cycle, portion.had);
+            portion.dilute(&mut gradient);
+            gradient
+        };
         *self.replicas.outgoing_mut(share.machine) = gradient;
     }
 
@@ -630,6 +703,7 @@ impl<'a> Driver<'a> {
     fn occupy_model_server(&mut self, parts: u32) {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             clockwork.update(engine.now(), parts);
+            self.witness.updates_for(clockwork.update_span(parts));
         }
     }
 

@@ -52,6 +52,7 @@ fn scenario(strategy: StrategySpec, groups: u32, timing: Timing) -> Scenario {
         evaluate_every: 10,
         divergence_loss: f64::INFINITY,
         seed: Seed(1),
+        disruptions: Disruptions::default(),
     }
 }
 

@@ -30,6 +30,7 @@ fn scenario(roster: Roster, timing: Timing) -> Scenario {
         evaluate_every: 50,
         divergence_loss: NO_LOSS_IS_TOO_LARGE,
         seed: Seed(1),
+        disruptions: Disruptions::default(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use rand_chacha::ChaCha8Rng;
 
+use super::disruption::{Slowness, Straggler};
 use super::fair_link::FairLink;
 use crate::hardware::{
     Cluster, HardwareError, Link, Network, ParameterExchange, Placement, ServiceLaw, Sharing,
@@ -436,6 +437,7 @@ pub struct Clockwork {
     timing: Timing,
     roster: Roster,
     seed: Seed,
+    slowness: Slowness,
     gates: Gates,
     model_server: Serial,
 }
@@ -451,7 +453,24 @@ impl Clockwork {
             }
             _ => Gates::InTurn(Default::default()),
         };
-        Clockwork { timing, roster, seed, gates, model_server: Serial::default() }
+        let slowness = Slowness::new(&[], seed);
+        Clockwork { timing, roster, seed, slowness, gates, model_server: Serial::default() }
+    }
+
+    /// The same with machines that are slower than their hardware says.
+    #[must_use]
+    pub fn with_stragglers(self, stragglers: &[Straggler]) -> Self {
+        Clockwork { slowness: Slowness::new(stragglers, self.seed), ..self }
+    }
+
+    /// How long the model server takes for an update of one of so many parts of the model.
+    pub fn update_span(&self, parts: u32) -> SimDuration {
+        match &self.timing {
+            Timing::WholeCycle { .. } | Timing::UnequalCycles { .. } => SimDuration::ZERO,
+            Timing::Phases(times) => {
+                SimDuration::from_nanos(times.update.as_nanos().div_ceil(u64::from(parts)))
+            }
+        }
     }
 
     /// When an update of one of so many parts of the model, which the model server is given now,
@@ -569,12 +588,13 @@ impl Clockwork {
         })
     }
 
-    /// How long a stage takes a machine that has all it needs.
+    /// How long a stage takes a machine that has all it needs and begins at an instant.
     ///
     /// # Errors
     /// [`TimingError::Duration`] when a duration is not possible.
     pub fn stage(
         &self,
+        begins: SimTime,
         cycle: Cycle,
         share: Share,
         stage: Stage,
@@ -583,7 +603,13 @@ impl Clockwork {
         if groups > 1 && self.all_reduce().is_some() {
             return Err(TimingError::AllReduceOfGroups { groups });
         }
-        self.stage_duration(cycle, share, stage)
+        let usual = self.stage_duration(cycle, share, stage)?;
+        let factor = self.slowness.factor(share.machine, cycle, begins);
+        if factor.to_bits() == 1_f64.to_bits() {
+            return Ok(usual);
+        }
+        let who = || share.machine.to_string();
+        usual.scaled(factor).map_err(|source| TimingError::Duration { who: who(), source })
     }
 
     /// Whether a message over a link follows the stage; otherwise its end is known at once.
@@ -595,11 +621,11 @@ impl Clockwork {
         self.network()?.all_reduce(self.roster.machines_per_group())
     }
 
-    /// When the FC server, which starts on a group's mini-batch now, is done with it.
+    /// When the FC server, which starts on the shares of a group's mini-batch now, is done with it.
     ///
     /// # Errors
     /// [`TimingError::Duration`] when the duration is not possible.
-    pub fn fc(&self, now: SimTime, cycle: Cycle) -> Result<SimTime, TimingError> {
+    pub fn fc(&self, now: SimTime, cycle: Cycle, shares: &[Share]) -> Result<SimTime, TimingError> {
         let Timing::Phases(times) = &self.timing else {
             return Ok(now);
         };
@@ -609,7 +635,7 @@ impl Clockwork {
         let factor = times.fc_law.draw(&mut generator);
         let span = times
             .fc
-            .at(self.roster.mini_batch, factor)
+            .at(shares.iter().map(|share| share.size).sum(), factor)
             .map_err(|source| TimingError::Duration { who: "the FC server".to_owned(), source })?;
         Ok(now + span)
     }

@@ -1,13 +1,14 @@
 //! Turns what a driver does into a trace. Both clocks use it, so traces mean the same.
 
+use crate::cluster::disruption::Portion;
 use crate::cluster::timing::Passage;
 use crate::ids::MachineId;
 use crate::objective::Evaluation;
-use crate::protocol::{Cycle, FcPlacement, ModelPart, Roster, Share, Stage, Update};
+use crate::protocol::{Blocked, Cycle, FcPlacement, ModelPart, Roster, Share, Stage, Update};
 use crate::trace::{
     Actor, Content, CurvePoint, Divergence, Doing, Span, TimeSheet, Trace, Traffic, Usage,
 };
-use crate::units::{Bytes, SimTime};
+use crate::units::{Bytes, SimDuration, SimTime};
 
 /// Why a run is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum RunEnd {
     Stopped,
     /// The loss blew up.
     Diverged(Divergence),
+    /// Nothing can happen any more; who waits for what.
+    Stalled(Vec<Blocked>),
 }
 
 /// A stage of a cycle on a machine's share.
@@ -40,6 +43,8 @@ pub struct Witness {
     fc_sheet: TimeSheet,
     /// What everybody did before an interruption.
     earlier: Vec<Span>,
+    /// Time that the model server took for updates.
+    updating: SimDuration,
     /// Messages with the instant of their arrival.
     messages: Vec<(SimTime, Bytes)>,
     /// Largest loss that still counts as a result.
@@ -68,6 +73,7 @@ impl Witness {
             sheets: machines.zip(&trace.machines).map(|(who, own)| sheet(who, own)).collect(),
             fc_sheet: sheet(Actor::FcServer, &trace.fc_server.unwrap_or_default()),
             earlier: std::mem::take(&mut trace.timeline),
+            updating: trace.model_server.unwrap_or_default().busy,
             messages: Vec::new(),
             divergence_loss,
             trace,
@@ -113,9 +119,20 @@ impl Witness {
         self.trace.examples.processed += u64::from(share.size);
     }
 
+    /// A machine begins a share of which it has only a portion.
+    pub fn portioned(&mut self, portion: Portion) {
+        self.trace.examples.lacking += u64::from(portion.lacking);
+        self.trace.examples.unused += portion.unused;
+    }
+
     /// The FC server computes from now until later.
     pub fn fc_served(&mut self, now: SimTime, until: SimTime, cycle: Cycle) {
         self.fc_sheet.enter(now, until, Doing::Serves(cycle));
+    }
+
+    /// The model server takes this long for an update.
+    pub fn updates_for(&mut self, span: SimDuration) {
+        self.updating += span;
     }
 
     /// An update is applied that has this many examples behind it, and what these machines pushed.
@@ -182,6 +199,13 @@ impl Witness {
         if self.roster.fc == FcPlacement::Merged {
             self.trace.fc_server = Some(self.fc_sheet.usage(now));
         }
+        if self.updating > SimDuration::ZERO {
+            let makespan = now - SimTime::ZERO;
+            // The last of them may last beyond the end.
+            let busy = self.updating.min(makespan);
+            let waiting = SimDuration::from_nanos(makespan.as_nanos() - busy.as_nanos());
+            self.trace.model_server = Some(Usage { busy, waiting, ..Usage::default() });
+        }
         let total = |arrived: fn(SimTime, SimTime) -> bool| {
             Bytes(self.messages.iter().filter(|(at, _)| arrived(*at, now)).map(|(_, b)| b.0).sum())
         };
@@ -199,8 +223,10 @@ impl Witness {
         self.trace.timeline.sort_by_key(|span| span.who);
         let examples = &mut self.trace.examples;
         examples.unapplied = examples.processed - examples.applied - examples.dropped;
-        if let RunEnd::Diverged(divergence) = end {
-            self.trace.diverged = Some(divergence);
+        match end {
+            RunEnd::Diverged(divergence) => self.trace.diverged = Some(divergence),
+            RunEnd::Stalled(blocked) => self.trace.stalled = Some(blocked),
+            RunEnd::Complete | RunEnd::Stopped => {}
         }
         self.trace
     }

@@ -22,6 +22,10 @@ use crate::units::SimTime;
 /// Sizes begin at b/N and are rounded to whole examples; they begin there again when an interrupted
 /// run is resumed. In the steady state all machines make equally many steps in a round.
 ///
+/// A round that loses a machine goes on with the others; the lost steps are dropped, their mini-batches
+/// are not handed out again, and sizes and means are those of the others. A round of which all is
+/// lost begins again. A machine that joins waits for the next round.
+///
 /// Source: Ma, Rusu et al., "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
 /// Multi-GPU Servers", arXiv:2110.07029 (without its perturbation of merged models).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,6 +112,9 @@ enum Position {
     Pushes,
     /// Its change is there, or it got no mini-batch in this round.
     Done,
+    /// It has joined and waits for the next round.
+    Joins,
+    Gone,
 }
 
 /// What a machine does in a round.
@@ -118,6 +125,10 @@ struct Worker {
     batch: f64,
     /// u_i.
     steps: u32,
+    /// Examples of these steps and of the one that it makes.
+    examples: u64,
+    /// Whether it goes when the round ends.
+    leaving: bool,
 }
 
 /// The state machine of [`AdaptiveElastic`].
@@ -138,7 +149,8 @@ impl Elastic {
     fn new(kind: AdaptiveElastic, roster: Roster, from: Option<&Progress>) -> Self {
         let usual_batch = f64::from(roster.mini_batch) / f64::from(roster.conv_machines);
         let batch = usual_batch.clamp(f64::from(kind.least_batch), f64::from(kind.most_batch));
-        let worker = Worker { position: Position::Absent, batch, steps: 0 };
+        let worker =
+            Worker { position: Position::Absent, batch, steps: 0, examples: 0, leaving: false };
         Elastic {
             kind,
             version: from.map_or(ModelVersion(0), |progress| progress.version),
@@ -154,10 +166,70 @@ impl Elastic {
     }
 
     fn send_models(&mut self, actions: &mut Vec<Action>) {
+        self.handed_out = (0, 0);
         for machine in self.ids() {
             let worker = &mut self.workers[machine.index()];
-            (worker.position, worker.steps) = (Position::AwaitsModel, 0);
-            actions.push(Action::SendModel { machine, version: self.version });
+            (worker.steps, worker.examples) = (0, 0);
+            if std::mem::take(&mut worker.leaving) {
+                worker.position = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+            } else if worker.position != Position::Gone {
+                worker.position = Position::AwaitsModel;
+                actions.push(Action::SendModel { machine, version: self.version });
+            }
+        }
+    }
+
+    fn start_if_all_are_there(&mut self, actions: &mut Vec<Action>) {
+        let waits = |worker: &Worker| {
+            matches!(worker.position, Position::Started | Position::Joins | Position::Gone)
+        };
+        if self.workers.iter().all(waits) {
+            self.cycle += self.handed_out.0;
+            self.send_models(actions);
+        }
+    }
+
+    fn on_failure(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        let worker = &mut self.workers[machine.index()];
+        match worker.position {
+            Position::Gone => return,
+            // Its change is there.
+            Position::Done => {
+                worker.leaving = true;
+                return;
+            }
+            _ => {}
+        }
+        if worker.examples > 0 {
+            let size = u32::try_from(worker.examples).unwrap_or(u32::MAX);
+            actions.push(Action::Drop { share: Share { machine, offset: 0, size } });
+        }
+        (worker.position, worker.leaving) = (Position::Gone, false);
+        (worker.steps, worker.examples) = (0, 0);
+        self.start_if_all_are_there(actions);
+        self.write_if_done(actions);
+    }
+
+    fn on_leaving(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        let worker = &mut self.workers[machine.index()];
+        match worker.position {
+            Position::Gone => {}
+            Position::Absent | Position::Started | Position::Joins => {
+                worker.position = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+                self.start_if_all_are_there(actions);
+            }
+            _ => worker.leaving = true,
+        }
+    }
+
+    fn on_join(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        let worker = &mut self.workers[machine.index()];
+        worker.leaving = false;
+        if worker.position == Position::Gone {
+            worker.position = Position::Joins;
+            self.start_if_all_are_there(actions);
         }
     }
 
@@ -169,6 +241,7 @@ impl Elastic {
         if left > 0 {
             let share = Share { machine, offset: 0, size: whole(worker.batch).min(left) };
             worker.position = Position::Steps(share);
+            worker.examples += u64::from(share.size);
             self.handed_out = (batches + 1, examples + share.size);
             let cycle = Cycle { group: GroupId(0), number: self.cycle + batches };
             actions.push(Action::Compute { cycle, share, stage: Stage::Local });
@@ -192,7 +265,20 @@ impl Elastic {
     }
 
     fn write_if_done(&mut self, actions: &mut Vec<Action>) {
-        if self.workers.iter().any(|worker| worker.position != Position::Done) {
+        let (mut done, mut at_work) = (false, false);
+        for worker in &self.workers {
+            match worker.position {
+                Position::Done => done = true,
+                Position::Joins | Position::Gone => {}
+                _ => at_work = true,
+            }
+        }
+        if at_work || !done {
+            return;
+        }
+        if self.workers.iter().all(|worker| worker.steps == 0) {
+            self.cycle += self.handed_out.0;
+            self.send_models(actions);
             return;
         }
         let read = self.version;
@@ -209,10 +295,9 @@ impl Elastic {
             update,
             terms: self.terms(),
             by: ServerRule::Outer(OuterRule { learning_rate: 1.0, momentum: 0.0 }),
-            examples: u64::from(self.handed_out.1),
+            examples: self.workers.iter().map(|worker| worker.examples).sum(),
         }));
         self.adapt();
-        self.handed_out = (0, 0);
         self.send_models(actions);
     }
 
@@ -231,9 +316,11 @@ impl Elastic {
 
     fn adapt(&mut self) {
         let AdaptiveElastic { gain, least_batch, most_batch, .. } = self.kind;
-        let n_workers = f64::from(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
+        let took_part = |worker: &&mut Worker| worker.position == Position::Done;
+        let n_workers = self.workers.iter_mut().filter(took_part).count();
+        let n_workers = f64::from(u32::try_from(n_workers).unwrap_or(u32::MAX));
         let all: f64 = self.workers.iter().map(|worker| f64::from(worker.steps)).sum();
-        for worker in &mut self.workers {
+        for worker in self.workers.iter_mut().filter(took_part) {
             let above = f64::from(worker.steps) - all / n_workers;
             let batch = worker.batch + f64::from(gain) * above;
             worker.batch = batch.clamp(f64::from(least_batch), f64::from(most_batch));
@@ -262,9 +349,7 @@ impl Strategy for Elastic {
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.workers[machine.index()].position = Position::Started;
-                if self.workers.iter().all(|worker| worker.position == Position::Started) {
-                    self.send_models(actions);
-                }
+                self.start_if_all_are_there(actions);
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel) => self.occupy(machine, actions),
             (Event::Computed { .. }, Position::Steps(share)) => self.on_computed(share, actions),
@@ -272,6 +357,9 @@ impl Strategy for Elastic {
                 self.workers[machine.index()].position = Position::Done;
                 self.write_if_done(actions);
             }
+            (Event::Failed { .. }, _) => self.on_failure(machine, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(machine, actions),
+            (Event::Joined { .. }, _) => self.on_join(machine, actions),
             _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
         }
         Ok(())
@@ -279,7 +367,10 @@ impl Strategy for Elastic {
 
     fn blocked(&self) -> Vec<Blocked> {
         let late = |done: Position| {
-            let late = self.ids().zip(&self.workers).filter(|(_, own)| own.position != done);
+            let is_late = |own: &Worker| {
+                own.position != done && !matches!(own.position, Position::Joins | Position::Gone)
+            };
+            let late = self.ids().zip(&self.workers).filter(|(_, own)| is_late(own));
             let names: Vec<String> = late
                 .map(|(machine, own)| format!("{machine}, which {}", own.position.describe()))
                 .collect();
@@ -288,7 +379,8 @@ impl Strategy for Elastic {
         let waits_for = |position: Position| match position {
             Position::Started | Position::Done => Some(late(position)),
             Position::AwaitsModel => Some("its model from the model server".to_owned()),
-            Position::Absent | Position::Steps(_) | Position::Pushes => None,
+            Position::Joins => Some("the next round".to_owned()),
+            Position::Absent | Position::Steps(_) | Position::Pushes | Position::Gone => None,
         };
         blocked_at(self.workers.iter().map(|own| own.position), waits_for)
     }
@@ -307,6 +399,8 @@ impl Position {
             Position::Steps(_) => "makes a local step",
             Position::Pushes => "sends its change",
             Position::Done => "waits for the others",
+            Position::Joins => "waits for the next round",
+            Position::Gone => "is gone",
         }
     }
 }

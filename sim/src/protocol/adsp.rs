@@ -17,6 +17,7 @@ use crate::units::{SimDuration, SimTime};
 /// The n-th commit of a machine is due n·Γ after the run began, and happens with the first
 /// gradient from then on; so all commit equally often, and make local steps in proportion to their
 /// speed. The source searches Γ while it trains; here it is a knob, to be searched like others.
+/// N counts the machines that are there.
 ///
 /// Source: Hu et al., "Distributed Machine Learning through Heterogeneous Edge Systems" (ADSP),
 /// AAAI 2020, arXiv:1911.06949.
@@ -81,6 +82,11 @@ struct Commits {
 impl Habit for Commits {
     fn started(&mut self, machine: MachineId, now: SimTime) {
         self.due[machine.index()] = Some(now + self.interval);
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2²⁴ machines")]
+    fn takes_part(&mut self, there: &[bool]) {
+        self.machines = there.iter().filter(|is_there| **is_there).count() as f32;
     }
 
     fn pushes(&mut self, machine: MachineId, _steps: u32, now: SimTime) -> bool {

@@ -21,7 +21,8 @@ use crate::units::{SimDuration, SimTime};
 ///
 /// With n = 1 every arrival carries momentum, which is the naive form; one machine with n = 1 is
 /// `diloco` on one machine. `by_speed` gives machine i the steps H_i = max(1, ⌊H·v_i/max v⌋) for
-/// its measured speed v_i; before all speeds are known, and with `equal`, H_i = H.
+/// its measured speed v_i; before all speeds are known, and with `equal`, H_i = H. Only machines that
+/// are there count.
 ///
 /// Source: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", arXiv:2401.09135,
 /// delayed Nesterov with c = 0 and dynamic local updates.
@@ -118,6 +119,7 @@ impl Kind for AsyncLocal {
             kind: *self,
             arrived: 0,
             step_times: vec![None; roster.conv_machines as usize],
+            there: vec![true; roster.conv_machines as usize],
         };
         Ok(Box::new(Solo::new(Box::new(arrivals), roster, from)))
     }
@@ -131,16 +133,21 @@ struct Arrivals {
     arrived: u32,
     /// How long each machine last took for a local step, in nanoseconds.
     step_times: Vec<Option<u64>>,
+    /// Which machines are there.
+    there: Vec<bool>,
 }
 
 impl Arrivals {
     /// H_i. Speeds are inverse step times, so v_i / max v = min t / t_i.
     fn steps_of(&self, machine: MachineId) -> u32 {
-        let known: Option<Vec<u64>> = self.step_times.iter().copied().collect();
+        let pairs = self.step_times.iter().zip(&self.there);
+        let there = pairs.filter(|(_, is_there)| **is_there).map(|(time, _)| *time);
+        let known: Option<Vec<u64>> = there.collect();
         let (Some(times), StepsOfMachines::BySpeed) = (known, self.kind.steps_of_machines) else {
             return self.kind.steps;
         };
-        let (own, least) = (times[machine.index()], times.iter().min().copied().unwrap_or(0));
+        let own = self.step_times[machine.index()].unwrap_or(0);
+        let least = times.iter().min().copied().unwrap_or(0);
         if own == 0 {
             return self.kind.steps;
         }
@@ -160,6 +167,10 @@ impl Habit for Arrivals {
 
     fn parcel(&self, _steps: u32) -> Parcel {
         Parcel::Difference
+    }
+
+    fn takes_part(&mut self, there: &[bool]) {
+        self.there = there.to_vec();
     }
 
     fn timed(&mut self, machine: MachineId, steps: u32, span: SimDuration) {
@@ -191,7 +202,8 @@ mod tests {
             outer_learning_rate: 1.0,
             outer_momentum: 0.0,
         };
-        let mut arrivals = Arrivals { kind, arrived: 0, step_times: vec![None; 3] };
+        let mut arrivals =
+            Arrivals { kind, arrived: 0, step_times: vec![None; 3], there: vec![true; 3] };
         for (machine, step_ms) in [(0, 10), (1, 20)] {
             arrivals.timed(MachineId(machine), 4, SimDuration::from_millis(4 * step_ms));
         }

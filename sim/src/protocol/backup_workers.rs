@@ -19,6 +19,9 @@ use crate::units::SimTime;
 /// With all machines exponential of mean 1, no links and `cancel`, the mean time per update is
 /// H(N + b) − H(b), H the harmonic numbers. With b = 0 it is `sync`.
 ///
+/// Up to b machines may be lost; with fewer than N left the next update waits for one to join. A
+/// machine that joins reads the model at once.
+///
 /// Source: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv:1604.00981.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupWorkers {
@@ -96,6 +99,7 @@ enum Position {
     Computes(ModelVersion),
     Pushes(ModelVersion),
     Pushed,
+    Gone,
 }
 
 /// The state machine of [`BackupWorkers`].
@@ -111,6 +115,8 @@ struct FirstOfMany {
     machines: Vec<Position>,
     /// Cycle on which each machine works, for its examples.
     cycles: Vec<u64>,
+    /// Whether a machine goes when its cycle ends.
+    leaving: Vec<bool>,
 }
 
 impl FirstOfMany {
@@ -152,14 +158,81 @@ impl FirstOfMany {
             shares,
             machines: vec![Position::Absent; machines as usize],
             cycles: vec![cycle; machines as usize],
+            leaving: vec![false; machines as usize],
         })
     }
 
+    /// Gives a machine its next cycle, unless it was leaving.
     fn send_model(&mut self, share: Share, actions: &mut Vec<Action>) {
         let machine = share.machine;
+        if std::mem::take(&mut self.leaving[machine.index()]) {
+            self.machines[machine.index()] = Position::Gone;
+            actions.push(Action::Dismiss { machine });
+            return;
+        }
         self.machines[machine.index()] = Position::AwaitsModel(self.version);
         self.cycles[machine.index()] = self.cycle;
         actions.push(Action::SendModel { machine, version: self.version });
+    }
+
+    fn start_if_all_are_there(&mut self, actions: &mut Vec<Action>) {
+        let has_begun =
+            |own: &Position| !matches!(own, Position::Absent | Position::Started | Position::Gone);
+        let is_missing = |own: &Position| *own == Position::Absent;
+        if self.machines.iter().any(is_missing) || self.machines.iter().any(has_begun) {
+            return;
+        }
+        for share in self.shares.clone() {
+            if self.machines[share.machine.index()] == Position::Started {
+                self.send_model(share, actions);
+            }
+        }
+    }
+
+    fn on_failure(&mut self, share: Share, actions: &mut Vec<Action>) {
+        let machine = share.machine;
+        match self.machines[machine.index()] {
+            Position::Gone => return,
+            // Its gradient is there.
+            Position::Pushed => {
+                self.leaving[machine.index()] = true;
+                return;
+            }
+            Position::Computes(_) | Position::Pushes(_) => actions.push(Action::Drop { share }),
+            _ => {}
+        }
+        self.machines[machine.index()] = Position::Gone;
+        self.leaving[machine.index()] = false;
+        self.start_if_all_are_there(actions);
+    }
+
+    fn on_leaving(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        match self.machines[machine.index()] {
+            Position::Gone => {}
+            Position::Absent | Position::Started => {
+                self.machines[machine.index()] = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+                self.start_if_all_are_there(actions);
+            }
+            _ => self.leaving[machine.index()] = true,
+        }
+    }
+
+    fn on_join(&mut self, share: Share, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[share.machine.index()];
+        self.leaving[share.machine.index()] = false;
+        if *own != Position::Gone {
+            return;
+        }
+        *own = Position::Started;
+        let waits = |own: &Position| matches!(own, Position::Absent | Position::Started);
+        let n_waiting = self.machines.iter().filter(|own| waits(own)).count();
+        if n_waiting > 1 {
+            // The run has not begun.
+            self.start_if_all_are_there(actions);
+        } else {
+            self.send_model(share, actions);
+        }
     }
 
     /// A gradient that is not of the present version comes too late.
@@ -232,11 +305,7 @@ impl Strategy for FirstOfMany {
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 *own = Position::Started;
-                if self.machines.iter().all(|position| *position == Position::Started) {
-                    for share in self.shares.clone() {
-                        self.send_model(share, actions);
-                    }
-                }
+                self.start_if_all_are_there(actions);
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel(version)) => {
                 *own = Position::Computes(version);
@@ -249,6 +318,9 @@ impl Strategy for FirstOfMany {
             (Event::PushArrived { .. }, Position::Pushes(version)) => {
                 self.on_push(machine, version, actions);
             }
+            (Event::Failed { .. }, _) => self.on_failure(share, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(machine, actions),
+            (Event::Joined { .. }, _) => self.on_join(share, actions),
             _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
         }
         Ok(())
@@ -259,11 +331,17 @@ impl Strategy for FirstOfMany {
             |wanted: fn(&Position) -> bool| self.machines.iter().filter(|p| wanted(p)).count();
         let pushed = count(|position| *position == Position::Pushed);
         let absent = count(|position| *position == Position::Absent);
+        let left = count(|position| *position != Position::Gone);
+        let more = if left < self.needed {
+            format!("; {} of {} machines are left", left, self.machines.len())
+        } else {
+            String::new()
+        };
         let waits_for = |position: Position| match position {
             Position::Started => Some(format!("{absent} machines that have not started")),
             Position::AwaitsModel(_) => Some("its model from the model server".to_owned()),
-            Position::Pushed => Some(format!("{} more gradients", self.needed - pushed)),
-            Position::Absent | Position::Computes(_) | Position::Pushes(_) => None,
+            Position::Pushed => Some(format!("{} more gradients{more}", self.needed - pushed)),
+            Position::Absent | Position::Computes(_) | Position::Pushes(_) | Position::Gone => None,
         };
         blocked_at(self.machines.iter().copied(), waits_for)
     }
@@ -282,6 +360,7 @@ impl Position {
             Position::Computes(_) => "computes its gradient",
             Position::Pushes(_) => "sends its gradient",
             Position::Pushed => "waits for the update",
+            Position::Gone => "is gone",
         }
     }
 }

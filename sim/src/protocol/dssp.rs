@@ -20,6 +20,9 @@ use crate::units::{SimDuration, SimTime};
 /// nothing is granted. The lead of a group that begins a cycle is at most s_hi in any case; with
 /// s_lo = s_hi it is `ssp`.
 ///
+/// Groups without a machine left are neither slowest nor leading; one that comes back goes on at
+/// min c and is measured anew.
+///
 /// Source: Zhao et al., "Dynamic Stale Synchronous Parallel Distributed Training for Deep
 /// Learning", arXiv:1908.11848.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +116,7 @@ struct Controller {
 }
 
 impl Pace for Controller {
-    fn wrote(&mut self, now: SimTime, group: GroupId, completed: &[u64]) {
+    fn wrote(&mut self, now: SimTime, group: GroupId, completed: &[Option<u64>]) {
         let writes = &mut self.writes[group.index()];
         *writes = Writes { last: Some(now), before: writes.last };
         let granted = self.granted[group.index()];
@@ -121,25 +124,31 @@ impl Pace for Controller {
             self.granted[group.index()] = 0;
         } else if granted > 0 {
             self.granted[group.index()] = granted - 1;
-        } else if completed.iter().all(|other| completed[group.index()] >= *other) {
+        } else if completed.iter().flatten().all(|other| completed[group.index()] >= Some(*other)) {
             // One of the granted cycles is the one about to begin, so a grant of r lasts until r
             // writes from now.
             self.granted[group.index()] = self.grant(group, completed);
         }
     }
 
-    fn may_read(&self, group: GroupId, completed: &[u64]) -> bool {
+    fn may_read(&self, group: GroupId, completed: &[Option<u64>]) -> bool {
         let lead = lead(group, completed);
         let Dssp { slack_low, slack_high } = self.knobs;
         lead <= u64::from(slack_low)
             || (self.granted[group.index()] > 0 && lead <= u64::from(slack_high))
     }
+
+    fn gone(&mut self, group: GroupId) {
+        self.writes[group.index()] = Writes::default();
+        self.granted[group.index()] = 0;
+    }
 }
 
 impl Controller {
     /// The r that minimises the leader's predicted wait.
-    fn grant(&self, leader: GroupId, completed: &[u64]) -> u64 {
-        let slowest = (0..completed.len()).min_by_key(|index| completed[*index]);
+    fn grant(&self, leader: GroupId, completed: &[Option<u64>]) -> u64 {
+        let there = (0..completed.len()).filter(|index| completed[*index].is_some());
+        let slowest = there.min_by_key(|index| completed[*index]);
         let intervals = slowest
             .and_then(|index| self.writes[index].interval())
             .zip(self.writes[leader.index()].interval());
@@ -189,8 +198,8 @@ mod tests {
             granted: vec![0, 0],
         };
         // Waits for 28, 38, …: 8, 4, 0, 6, 2 after 0 … 4 extra cycles.
-        assert_eq!(controller(1).grant(GroupId(0), &[4, 2]), 0);
-        assert_eq!(controller(2).grant(GroupId(0), &[4, 2]), 1);
-        assert_eq!(controller(9).grant(GroupId(0), &[4, 2]), 2);
+        assert_eq!(controller(1).grant(GroupId(0), &[Some(4), Some(2)]), 0);
+        assert_eq!(controller(2).grant(GroupId(0), &[Some(4), Some(2)]), 1);
+        assert_eq!(controller(9).grant(GroupId(0), &[Some(4), Some(2)]), 2);
     }
 }

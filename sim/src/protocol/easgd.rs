@@ -70,6 +70,10 @@ impl Kind for Easgd {
 }
 
 impl Habit for Easgd {
+    fn keeps_models(&self) -> bool {
+        true
+    }
+
     fn pushes(&mut self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps
     }

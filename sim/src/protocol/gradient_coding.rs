@@ -27,6 +27,10 @@ use crate::units::SimTime;
 /// are known, and with `equal`, all hold the same number up to one. With s = 0 and a partition for
 /// each machine it is `sync`, bit for bit.
 ///
+/// Up to s machines may be lost, which are then the stragglers; with fewer than m − s left the next
+/// update waits for one to join. A machine that joins waits for the next update, unless nothing else
+/// can happen: then it computes for the present one.
+///
 /// Source: Wang et al., "Heterogeneity-aware Gradient Coding for Straggler Tolerance",
 /// arXiv:1901.09339, after Tandon et al., "Gradient Coding", ICML 2017; the code here is our own
 /// choice of theirs.
@@ -233,6 +237,9 @@ enum Position {
     Computes(usize),
     Pushes,
     Pushed,
+    /// It has joined and waits for the next update.
+    Joins,
+    Gone,
 }
 
 /// The state machine of [`GradientCoding`].
@@ -248,6 +255,8 @@ struct Coded {
     since: Vec<SimTime>,
     /// Examples per nanosecond, last measured.
     speeds: Vec<Option<f64>>,
+    /// Whether a machine goes when the update is done.
+    leaving: Vec<bool>,
 }
 
 impl Coded {
@@ -262,6 +271,7 @@ impl Coded {
             machines: vec![Position::Absent; n_machines],
             since: vec![SimTime::ZERO; n_machines],
             speeds: vec![None; n_machines],
+            leaving: vec![false; n_machines],
         };
         coded.allot();
         coded
@@ -289,8 +299,94 @@ impl Coded {
 
     fn send_models(&mut self, actions: &mut Vec<Action>) {
         for machine in self.roster.machine_ids() {
-            self.machines[machine.index()] = Position::AwaitsModel;
-            actions.push(Action::SendModel { machine, version: self.version });
+            let own = &mut self.machines[machine.index()];
+            if std::mem::take(&mut self.leaving[machine.index()]) {
+                *own = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+            } else if *own != Position::Gone {
+                *own = Position::AwaitsModel;
+                actions.push(Action::SendModel { machine, version: self.version });
+            }
+        }
+    }
+
+    fn send_model(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        self.machines[machine.index()] = Position::AwaitsModel;
+        actions.push(Action::SendModel { machine, version: self.version });
+    }
+
+    fn start_if_all_are_there(&mut self, actions: &mut Vec<Action>) {
+        let waits =
+            |own: &Position| matches!(own, Position::Started | Position::Joins | Position::Gone);
+        if self.machines.iter().all(waits) {
+            self.send_models(actions);
+        }
+    }
+
+    /// Partitions that a machine has computed or begun since it got its model.
+    fn begun(&self, machine: usize) -> &[u32] {
+        let held = &self.code.held[machine];
+        match self.machines[machine] {
+            Position::Computes(index) => &held[..=index],
+            Position::Pushes => held,
+            // Nothing is computed before the model is there.
+            _ => &[],
+        }
+    }
+
+    fn on_failure(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        match self.machines[machine.index()] {
+            Position::Gone => return,
+            // Its sum is there.
+            Position::Pushed => {
+                self.leaving[machine.index()] = true;
+                return;
+            }
+            _ => {}
+        }
+        for partition in self.begun(machine.index()) {
+            actions.push(Action::Drop { share: self.share(machine, *partition) });
+        }
+        self.machines[machine.index()] = Position::Gone;
+        self.leaving[machine.index()] = false;
+        self.start_if_all_are_there(actions);
+        self.call_in_those_that_join(actions);
+    }
+
+    fn on_leaving(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        match self.machines[machine.index()] {
+            Position::Gone => {}
+            Position::Absent | Position::Started | Position::Joins => {
+                self.machines[machine.index()] = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+                self.start_if_all_are_there(actions);
+            }
+            _ => self.leaving[machine.index()] = true,
+        }
+    }
+
+    fn on_join(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        self.leaving[machine.index()] = false;
+        if self.machines[machine.index()] == Position::Gone {
+            self.machines[machine.index()] = Position::Joins;
+            self.start_if_all_are_there(actions);
+            self.call_in_those_that_join(actions);
+        }
+    }
+
+    /// Lets machines that have joined compute for the present update where it needs them.
+    fn call_in_those_that_join(&mut self, actions: &mut Vec<Action>) {
+        let is_at_work = |own: &&Position| !matches!(own, Position::Joins | Position::Gone);
+        if self.machines.iter().any(|own| matches!(own, Position::Absent | Position::Started)) {
+            return;
+        }
+        let needed = self.machines.len() - self.kind.stragglers as usize;
+        let ids: Vec<MachineId> = self.roster.machine_ids().collect();
+        for machine in ids {
+            let at_work = self.machines.iter().filter(is_at_work).count();
+            if at_work < needed && self.machines[machine.index()] == Position::Joins {
+                self.send_model(machine, actions);
+            }
         }
     }
 
@@ -386,17 +482,12 @@ impl Coded {
             }
         }
         for index in late {
-            // Nothing is computed before the model is there; a partition counts once it is begun.
-            let begun = match self.machines[*index] {
-                Position::Computes(index) => index + 1,
-                Position::Pushes => self.code.held[*index].len(),
-                _ => 0,
-            };
-            let begun = &self.code.held[*index][..begun];
-            for partition in begun {
+            for partition in self.begun(*index) {
                 actions.push(Action::Drop { share: self.share(ids[*index], *partition) });
             }
-            actions.push(Action::Cancel { machine: ids[*index] });
+            if !matches!(self.machines[*index], Position::Joins | Position::Gone) {
+                actions.push(Action::Cancel { machine: ids[*index] });
+            }
         }
     }
 }
@@ -413,9 +504,7 @@ impl Strategy for Coded {
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.machines[machine.index()] = Position::Started;
-                if self.machines.iter().all(|own| *own == Position::Started) {
-                    self.send_models(actions);
-                }
+                self.start_if_all_are_there(actions);
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel) => {
                 actions.push(self.compute(machine, 0, now));
@@ -424,6 +513,9 @@ impl Strategy for Coded {
                 self.on_computed(machine, index, now, actions);
             }
             (Event::PushArrived { .. }, Position::Pushes) => self.on_push(machine, actions),
+            (Event::Failed { .. }, _) => self.on_failure(machine, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(machine, actions),
+            (Event::Joined { .. }, _) => self.on_join(machine, actions),
             _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
         }
         Ok(())
@@ -432,13 +524,22 @@ impl Strategy for Coded {
     fn blocked(&self) -> Vec<Blocked> {
         let count = |wanted| self.machines.iter().filter(|own| **own == wanted).count();
         let needed = self.machines.len() - self.kind.stragglers as usize;
+        let left = self.machines.len() - count(Position::Gone);
+        let more = if left < needed {
+            format!("; {left} of {} machines are left", self.machines.len())
+        } else {
+            String::new()
+        };
         let waits_for = |position: Position| match position {
             Position::Started => {
                 Some(format!("{} machines that have not started", count(Position::Absent)))
             }
             Position::AwaitsModel => Some("its model from the model server".to_owned()),
-            Position::Pushed => Some(format!("{} more sums", needed - count(Position::Pushed))),
-            Position::Absent | Position::Computes(_) | Position::Pushes => None,
+            Position::Pushed => {
+                Some(format!("{} more sums{more}", needed - count(Position::Pushed)))
+            }
+            Position::Joins => Some("the next update".to_owned()),
+            Position::Absent | Position::Computes(_) | Position::Pushes | Position::Gone => None,
         };
         blocked_at(self.machines.iter().copied(), waits_for)
     }
@@ -457,6 +558,8 @@ impl Position {
             Position::Computes(_) => "computes its partitions",
             Position::Pushes => "sends its sum",
             Position::Pushed => "waits for the update",
+            Position::Joins => "waits for the next update",
+            Position::Gone => "is gone",
         }
     }
 }

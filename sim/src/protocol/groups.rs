@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::{
     Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, Progress, ProtocolError,
-    Roster, ServerRule, Stage, Strategy, Update,
+    Roster, ServerRule, Share, Stage, Strategy, Update, mean_of,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion, Staleness};
 use crate::units::SimTime;
@@ -22,13 +22,17 @@ pub trait Pace: Send + std::fmt::Debug {
         1.0
     }
 
-    /// Told of every write, with the cycles that each group has completed by then.
-    fn wrote(&mut self, _now: SimTime, _group: GroupId, _completed: &[u64]) {}
+    /// Told of every write, with the cycles that each group has completed by then; `None` for
+    /// groups without a machine.
+    fn wrote(&mut self, _now: SimTime, _group: GroupId, _completed: &[Option<u64>]) {}
 
     /// Whether a group may read the model and begin its next cycle.
-    fn may_read(&self, _group: GroupId, _completed: &[u64]) -> bool {
+    fn may_read(&self, _group: GroupId, _completed: &[Option<u64>]) -> bool {
         true
     }
+
+    /// Told when the last machine of a group is gone.
+    fn gone(&mut self, _group: GroupId) {}
 }
 
 /// The pace of plain `groups`: every gradient counts in full, and nobody is held back.
@@ -46,20 +50,30 @@ enum Position {
     AwaitsModel,
     ComputesForward,
     AwaitsFc,
+    IsServed,
     ComputesLast,
     Pushed,
+    /// It has joined and waits for the next cycle of its group.
+    Joins,
+    Gone,
 }
 
 #[derive(Debug)]
 struct Group {
     cycle: u64,
     read: ModelVersion,
+    /// Whose activations the FC server works on, or did last.
+    served: Vec<Share>,
 }
 
 /// The strategies `sync`, `groups` and `async`.
 ///
 /// A group's read of the model happens at the instant of its own write: when the last of its
 /// gradients arrives, the sum is applied and the new model goes out to all of its machines.
+///
+/// A group that loses a machine goes on with the others: its mini-batch is that of their shares, and
+/// its gradient the mean over these. A group without a machine left takes no part until one joins.
+/// A machine that joins waits until its group reads.
 #[derive(Debug)]
 pub struct Groups {
     roster: Roster,
@@ -70,6 +84,8 @@ pub struct Groups {
     fc_queue: VecDeque<GroupId>,
     groups: Vec<Group>,
     machines: Vec<Position>,
+    /// Whether a machine goes when its cycle ends.
+    leaving: Vec<bool>,
 }
 
 impl Groups {
@@ -94,9 +110,10 @@ impl Groups {
             fc_queue: VecDeque::new(),
             groups: roster
                 .group_ids()
-                .map(|group| Group { cycle: cycle_of(group), read: version })
+                .map(|group| Group { cycle: cycle_of(group), read: version, served: Vec::new() })
                 .collect(),
             machines: vec![Position::Absent; roster.conv_machines as usize],
+            leaving: vec![false; roster.conv_machines as usize],
         }
     }
 
@@ -104,10 +121,21 @@ impl Groups {
         Cycle { group, number: self.groups[group.index()].cycle }
     }
 
+    /// Cycles completed by the groups that have a machine.
+    fn completed(&self) -> Vec<Option<u64>> {
+        let is_there = |group: GroupId| {
+            self.members(group).any(|machine| self.machines[machine.index()] != Position::Gone)
+        };
+        let of = |group: GroupId| is_there(group).then(|| self.groups[group.index()].cycle);
+        self.roster.group_ids().map(of).collect()
+    }
+
     /// The groups that have completed the fewest cycles, by name.
     fn slowest(&self) -> String {
-        let fewest = self.groups.iter().map(|group| group.cycle).min();
-        let slow = |id: &GroupId| Some(self.groups[id.index()].cycle) == fewest;
+        let completed = self.completed();
+        let fewest = completed.iter().flatten().min().copied();
+        let slow =
+            |id: &GroupId| completed[id.index()].is_some() && completed[id.index()] == fewest;
         let names: Vec<String> =
             self.roster.group_ids().filter(slow).map(|id| id.to_string()).collect();
         format!("{} to complete cycle {}", names.join(", "), fewest.unwrap_or(0))
@@ -117,8 +145,18 @@ impl Groups {
         self.roster.shares(group).map(|share| share.machine)
     }
 
+    /// Whether all machines that take part in a group's present cycle, and at least one, are there.
     fn all_at(&self, group: GroupId, position: Position) -> bool {
-        self.members(group).all(|machine| self.machines[machine.index()] == position)
+        let takes_part = |own: &Position| !matches!(own, Position::Joins | Position::Gone);
+        let positions = self.members(group).map(|machine| self.machines[machine.index()]);
+        let mut there = positions.filter(takes_part).peekable();
+        there.peek().is_some() && there.all(|own| own == position)
+    }
+
+    /// The shares of a group's machines at a position.
+    fn shares_at(&self, group: GroupId, position: Position) -> Vec<Share> {
+        let is_at = |share: &Share| self.machines[share.machine.index()] == position;
+        self.roster.shares(group).filter(is_at).collect()
     }
 
     /// Moves a machine on, or says why it cannot be moved.
@@ -153,35 +191,135 @@ impl Groups {
     }
 
     fn serve_next(&mut self, actions: &mut Vec<Action>) {
-        self.fc_serving = self.fc_queue.pop_front();
-        if let Some(group) = self.fc_serving {
-            actions.push(Action::ServeFc { cycle: self.cycle(group) });
+        self.fc_serving = None;
+        while let Some(group) = self.fc_queue.pop_front() {
+            let shares = self.shares_at(group, Position::AwaitsFc);
+            // All of them may have died in the queue.
+            if shares.is_empty() {
+                continue;
+            }
+            for share in &shares {
+                self.machines[share.machine.index()] = Position::IsServed;
+            }
+            self.groups[group.index()].served.clone_from(&shares);
+            self.fc_serving = Some(group);
+            actions.push(Action::ServeFc { cycle: self.cycle(group), shares });
+            return;
+        }
+    }
+
+    fn queue_for_fc(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+        if !self.fc_queue.contains(&group) {
+            self.fc_queue.push_back(group);
+        }
+        if self.fc_serving.is_none() {
+            self.serve_next(actions);
         }
     }
 
     /// Lets every group read the model that waits for it and may.
     fn release(&mut self, actions: &mut Vec<Action>) {
-        let completed: Vec<u64> = self.groups.iter().map(|group| group.cycle).collect();
+        let completed = self.completed();
         for group in self.roster.group_ids() {
             if self.all_at(group, Position::HeldBack) && self.pace.may_read(group, &completed) {
                 self.groups[group.index()].read = self.version;
-                for machine in self.members(group) {
-                    self.send_model(machine, actions);
+                for share in self.shares_at(group, Position::HeldBack) {
+                    self.send_model(share.machine, actions);
                 }
             }
         }
     }
 
-    fn hold(&mut self, group: GroupId) {
+    /// Between two cycles of a group machines leave and join.
+    fn hold(&mut self, group: GroupId, actions: &mut Vec<Action>) {
         for machine in self.members(group) {
-            self.machines[machine.index()] = Position::HeldBack;
+            let own = &mut self.machines[machine.index()];
+            if std::mem::take(&mut self.leaving[machine.index()]) {
+                *own = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+            } else if *own != Position::Gone {
+                *own = Position::HeldBack;
+            }
+        }
+        self.note_if_gone(group);
+    }
+
+    fn note_if_gone(&mut self, group: GroupId) {
+        if self.completed()[group.index()].is_none() {
+            self.pace.gone(group);
         }
     }
 
-    fn apply(&self, update: Update, by: ServerRule) -> Action {
-        let terms = self.roster.mean_over(update.cycle.group);
-        let examples = u64::from(self.roster.mini_batch);
-        Action::Apply(Application { update, terms, by, examples })
+    /// Goes on with a group whose machines are no longer those that they were.
+    fn settle(&mut self, now: SimTime, group: GroupId, actions: &mut Vec<Action>) {
+        let takes_part = |share: &Share| {
+            let own = self.machines[share.machine.index()];
+            !matches!(own, Position::Joins | Position::Gone)
+        };
+        if !self.roster.shares(group).any(|share| takes_part(&share))
+            || self.all_at(group, Position::Started)
+        {
+            self.hold(group, actions);
+        } else if self.all_at(group, Position::AwaitsFc) {
+            self.queue_for_fc(group, actions);
+        } else if self.all_at(group, Position::Pushed) {
+            return self.write(now, group, actions);
+        }
+        self.release(actions);
+    }
+
+    fn on_failure(&mut self, now: SimTime, machine: MachineId, actions: &mut Vec<Action>) {
+        let group = self.roster.group_of(machine);
+        match self.machines[machine.index()] {
+            Position::Gone => return,
+            // Its gradient is there.
+            Position::Pushed => {
+                self.leaving[machine.index()] = true;
+                return;
+            }
+            Position::ComputesLast => {
+                actions.push(Action::Drop { share: self.roster.share_of(machine) });
+            }
+            _ => {}
+        }
+        self.machines[machine.index()] = Position::Gone;
+        self.leaving[machine.index()] = false;
+        self.settle(now, group, actions);
+    }
+
+    fn on_leaving(&mut self, now: SimTime, machine: MachineId, actions: &mut Vec<Action>) {
+        match self.machines[machine.index()] {
+            Position::Gone => {}
+            Position::Absent | Position::Started | Position::HeldBack | Position::Joins => {
+                self.machines[machine.index()] = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+                self.settle(now, self.roster.group_of(machine), actions);
+            }
+            _ => self.leaving[machine.index()] = true,
+        }
+    }
+
+    fn on_join(&mut self, now: SimTime, machine: MachineId, actions: &mut Vec<Action>) {
+        self.leaving[machine.index()] = false;
+        if self.machines[machine.index()] != Position::Gone {
+            return;
+        }
+        let group = self.roster.group_of(machine);
+        let completed = self.completed();
+        if completed[group.index()].is_none() {
+            let least = completed.iter().flatten().min().copied().unwrap_or(0);
+            let own = &mut self.groups[group.index()].cycle;
+            *own = least.max(*own);
+        }
+        // A group that is held back has not read yet.
+        let is_held = self.all_at(group, Position::HeldBack);
+        self.machines[machine.index()] = if is_held { Position::HeldBack } else { Position::Joins };
+        self.settle(now, group, actions);
+    }
+
+    fn apply(update: Update, shares: &[Share], by: ServerRule) -> Action {
+        let examples = shares.iter().map(|share| u64::from(share.size)).sum();
+        Action::Apply(Application { update, terms: mean_of(shares), by, examples })
     }
 
     /// A group reads the model once all of its machines are there, so they hold one version.
@@ -194,7 +332,7 @@ impl Groups {
         self.advance(event, machine, Position::Absent, Position::Started)?;
         let group = self.roster.group_of(machine);
         if self.all_at(group, Position::Started) {
-            self.hold(group);
+            self.hold(group, actions);
             self.release(actions);
         }
         Ok(())
@@ -224,10 +362,7 @@ impl Groups {
         self.advance(event, machine, Position::ComputesForward, Position::AwaitsFc)?;
         let group = self.roster.group_of(machine);
         if self.all_at(group, Position::AwaitsFc) {
-            self.fc_queue.push_back(group);
-            if self.fc_serving.is_none() {
-                self.serve_next(actions);
-            }
+            self.queue_for_fc(group, actions);
         }
         Ok(())
     }
@@ -255,8 +390,9 @@ impl Groups {
             written: self.fc_version,
             staleness: read.since(read),
         };
-        actions.push(self.apply(update, ServerRule::Scaled(1.0)));
-        for machine in self.members(group) {
+        let served = std::mem::take(&mut self.groups[group.index()].served);
+        actions.push(Self::apply(update, &served, ServerRule::Scaled(1.0)));
+        for Share { machine, .. } in self.shares_at(group, Position::IsServed) {
             self.machines[machine.index()] = Position::ComputesLast;
             actions.push(self.compute(machine, Stage::Backward));
         }
@@ -291,11 +427,12 @@ impl Groups {
         self.version = self.version.next();
         let update =
             Update { part, cycle: self.cycle(group), read, written: self.version, staleness };
-        actions.push(self.apply(update, ServerRule::Scaled(self.pace.rate(staleness))));
+        let pushed = self.shares_at(group, Position::Pushed);
+        actions.push(Self::apply(update, &pushed, ServerRule::Scaled(self.pace.rate(staleness))));
         self.groups[group.index()].cycle += 1;
-        let completed: Vec<u64> = self.groups.iter().map(|group| group.cycle).collect();
+        let completed = self.completed();
         self.pace.wrote(now, group, &completed);
-        self.hold(group);
+        self.hold(group, actions);
         self.release(actions);
     }
 }
@@ -308,9 +445,11 @@ impl Position {
             Position::HeldBack => "waits for slower groups",
             Position::AwaitsModel => "waits for its model",
             Position::ComputesForward => "computes the conv phase forward",
-            Position::AwaitsFc => "waits for the FC server",
+            Position::AwaitsFc | Position::IsServed => "waits for the FC server",
             Position::ComputesLast => "computes its gradient",
             Position::Pushed => "waits for the rest of its group",
+            Position::Joins => "waits for the next cycle of its group",
+            Position::Gone => "is gone",
         }
     }
 }
@@ -328,6 +467,24 @@ impl Strategy for Groups {
             Event::ActivationsArrived { machine } => self.on_activations(event, machine, actions),
             Event::FcServed { group } => self.on_fc_served(event, group, actions),
             Event::GradientArrived { machine } => self.on_gradient(now, event, machine, actions),
+            Event::Failed { machine } | Event::Leaving { machine } | Event::Joined { machine }
+                if machine.index() >= self.machines.len() =>
+            {
+                let reason = format!("there are only {} conv machines", self.machines.len());
+                Err(ProtocolError::OutOfPlace { event, reason })
+            }
+            Event::Failed { machine } => {
+                self.on_failure(now, machine, actions);
+                Ok(())
+            }
+            Event::Leaving { machine } => {
+                self.on_leaving(now, machine, actions);
+                Ok(())
+            }
+            Event::Joined { machine } => {
+                self.on_join(now, machine, actions);
+                Ok(())
+            }
             Event::Computed { .. }
             | Event::PushArrived { .. }
             | Event::BlockArrived { .. }
@@ -342,7 +499,10 @@ impl Strategy for Groups {
         let late = |group: GroupId, position: Position| {
             let names: Vec<String> = self
                 .members(group)
-                .filter(|machine| self.machines[machine.index()] != position)
+                .filter(|machine| {
+                    let own = self.machines[machine.index()];
+                    own != position && !matches!(own, Position::Gone | Position::Joins)
+                })
                 .map(|machine| {
                     format!("{machine}, which {}", self.machines[machine.index()].describe())
                 })
@@ -356,15 +516,18 @@ impl Strategy for Groups {
                 let waits_for = match self.machines[machine.index()] {
                     Position::HeldBack => self.slowest(),
                     Position::AwaitsModel => "its model from the model server".to_owned(),
+                    Position::IsServed => "the FC server".to_owned(),
                     Position::AwaitsFc if self.all_at(group, Position::AwaitsFc) => {
                         "the FC server".to_owned()
                     }
+                    Position::Joins => format!("the next cycle of {group}"),
                     position @ (Position::Started | Position::AwaitsFc | Position::Pushed) => {
                         late(group, position)
                     }
-                    Position::Absent | Position::ComputesForward | Position::ComputesLast => {
-                        return None;
-                    }
+                    Position::Absent
+                    | Position::ComputesForward
+                    | Position::ComputesLast
+                    | Position::Gone => return None,
                 };
                 Some(Blocked { who: machine.to_string(), waits_for })
             })

@@ -18,6 +18,9 @@ use crate::units::SimTime;
 /// devices come to make updates equally often. With α = 1 sizes stay; if then also
 /// b_small = b_large = the run's `mini_batch` it is `async`, bit for bit.
 ///
+/// Only machines that are there are compared; one that joins counts from the fewest updates of the
+/// others.
+///
 /// Source: Ma, Rusu, "Heterogeneous CPU+GPU Stochastic Gradient Descent Algorithms",
 /// arXiv:2004.08771 (α = 2 there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +100,7 @@ impl Kind for Hogbatch {
             kind: *self,
             batches: roster.machine_ids().map(size).collect(),
             updates: vec![0; roster.conv_machines as usize],
+            there: vec![true; roster.conv_machines as usize],
         };
         Ok(Box::new(Solo::new(Box::new(sizes), roster, from)))
     }
@@ -115,6 +119,8 @@ struct Sizes {
     kind: Hogbatch,
     batches: Vec<u32>,
     updates: Vec<u64>,
+    /// Which machines are there.
+    there: Vec<bool>,
 }
 
 impl Sizes {
@@ -123,7 +129,8 @@ impl Sizes {
         let own = self.updates[machine.index()];
         let others = || {
             let all = self.updates.iter().enumerate();
-            all.filter(|(index, _)| *index != machine.index()).map(|(_, updates)| *updates)
+            all.filter(|(index, _)| *index != machine.index() && self.there[*index])
+                .map(|(_, updates)| *updates)
         };
         let Hogbatch { small_batch, large_batch, growth, .. } = self.kind;
         let (fewest, most) = (others().min(), others().max());
@@ -139,6 +146,17 @@ impl Sizes {
 impl Habit for Sizes {
     fn share(&self, usual: Share) -> Share {
         Share { size: self.batches[usual.machine.index()], ..usual }
+    }
+
+    fn takes_part(&mut self, there: &[bool]) {
+        let pairs = || self.updates.iter().zip(&self.there);
+        let fewest = pairs().filter(|(_, was_there)| **was_there).map(|(n, _)| *n).min();
+        for (index, is_there) in there.iter().enumerate() {
+            if *is_there && !self.there[index] {
+                self.updates[index] = self.updates[index].max(fewest.unwrap_or(0));
+            }
+        }
+        self.there = there.to_vec();
     }
 
     fn pushes(&mut self, _machine: MachineId, _steps: u32, _now: SimTime) -> bool {
@@ -167,7 +185,8 @@ mod tests {
     #[test]
     fn the_machine_with_fewest_updates_shrinks_its_batch_and_the_one_with_most_grows_it() {
         let kind = Hogbatch { large_machines: 1, small_batch: 4, large_batch: 32, growth: 2 };
-        let mut sizes = Sizes { kind, batches: vec![32, 4, 4], updates: vec![0, 0, 0] };
+        let mut sizes =
+            Sizes { kind, batches: vec![32, 4, 4], updates: vec![0; 3], there: vec![true; 3] };
         let merges = |sizes: &mut Sizes, machine: u32| {
             sizes.merge(MachineId(machine));
             sizes.batches.clone()

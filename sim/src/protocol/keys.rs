@@ -25,6 +25,7 @@ enum Position {
     AwaitsModel,
     Computes,
     Exchanges { written: u32, read: u32 },
+    Gone,
 }
 
 #[derive(Clone, Debug)]
@@ -35,12 +36,18 @@ struct Machine {
     read: ModelVersion,
     /// Version of every block that it holds.
     blocks: Vec<ModelVersion>,
+    /// Whether it goes once its gradient is written.
+    leaving: bool,
 }
 
 /// The strategies `async_per_key` and `hogwild`: every machine is on its own.
 ///
 /// Every block has versions of its own, which count its writes. An update of the whole model is the
 /// last write of a gradient's blocks.
+///
+/// Nobody waits for a machine that dies; the blocks of its gradient that were written by then stay in
+/// the model, but its examples count as dropped. A machine that leaves writes its gradient first; one
+/// that joins reads the model at once.
 #[derive(Debug)]
 pub(super) struct Keys {
     roster: Roster,
@@ -63,6 +70,7 @@ impl Keys {
             cycle: cycle_of(id),
             read: version,
             blocks: blocks.clone(),
+            leaving: false,
         };
         let machines = roster.machine_ids().map(machine).collect();
         Keys { roster, order, version, blocks, machines }
@@ -152,6 +160,14 @@ impl Keys {
         self.machines[id.index()].position = Position::Exchanges { written, read };
         if written == n_blocks {
             self.complete(id, actions);
+            let own = &mut self.machines[id.index()];
+            if std::mem::take(&mut own.leaving) {
+                own.position = Position::Gone;
+                // Blocks may be on their way to it.
+                actions.push(Action::Cancel { machine: id });
+                actions.push(Action::Dismiss { machine: id });
+                return;
+            }
         }
         if self.order == Order::EachAtItsWrite {
             self.read_block(id, number, actions);
@@ -160,6 +176,47 @@ impl Keys {
             self.push_block(id, written, actions);
         } else if self.order == Order::OneByOne {
             self.read_block(id, 0, actions);
+        }
+    }
+
+    fn start(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let (version, blocks) = (self.version, self.blocks.clone());
+        let own = &mut self.machines[id.index()];
+        (own.position, own.read, own.blocks) = (Position::AwaitsModel, version, blocks);
+        actions.push(Action::SendModel { machine: id, version });
+    }
+
+    fn on_failure(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let n_blocks = self.n_blocks();
+        let own = &mut self.machines[id.index()];
+        let is_unfinished = match own.position {
+            Position::Computes => true,
+            Position::Exchanges { written, .. } => written < n_blocks,
+            Position::Absent | Position::AwaitsModel | Position::Gone => false,
+        };
+        (own.position, own.leaving) = (Position::Gone, false);
+        if is_unfinished {
+            actions.push(Action::Drop { share: self.roster.share_of(id) });
+        }
+    }
+
+    fn on_leaving(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        match own.position {
+            Position::Gone => {}
+            Position::Absent => {
+                own.position = Position::Gone;
+                actions.push(Action::Dismiss { machine: id });
+            }
+            _ => own.leaving = true,
+        }
+    }
+
+    fn on_join(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        own.leaving = false;
+        if own.position == Position::Gone {
+            self.start(id, actions);
         }
     }
 
@@ -191,12 +248,10 @@ impl Strategy for Keys {
         let out_of_place = |reason| ProtocolError::OutOfPlace { event, reason };
         let (id, position) = whereabouts(event, &self.machines, |own| own.position)?;
         match (event, position) {
-            (Event::Started { .. }, Position::Absent) => {
-                let (version, blocks) = (self.version, self.blocks.clone());
-                let own = &mut self.machines[id.index()];
-                (own.position, own.read, own.blocks) = (Position::AwaitsModel, version, blocks);
-                actions.push(Action::SendModel { machine: id, version });
-            }
+            (Event::Started { .. }, Position::Absent) => self.start(id, actions),
+            (Event::Failed { .. }, _) => self.on_failure(id, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(id, actions),
+            (Event::Joined { .. }, _) => self.on_join(id, actions),
             (Event::ModelArrived { .. }, Position::AwaitsModel) => self.compute(id, actions),
             (Event::Computed { .. }, Position::Computes) => self.on_computed(id, actions),
             (Event::BlockPushed { block, .. }, Position::Exchanges { read, .. })
@@ -220,7 +275,7 @@ impl Strategy for Keys {
                 let (unwritten, unread) = (n_blocks - written, n_blocks - read);
                 Some(format!("{unwritten} blocks to be written and {unread} to be read"))
             }
-            Position::Absent | Position::Computes => None,
+            Position::Absent | Position::Computes | Position::Gone => None,
         };
         blocked_at(self.machines.iter().map(|own| own.position), waits_for)
     }
@@ -241,6 +296,7 @@ impl Position {
             Position::AwaitsModel => "waits for its model",
             Position::Computes => "computes its gradient",
             Position::Exchanges { .. } => "writes and reads blocks",
+            Position::Gone => "is gone",
         }
     }
 }

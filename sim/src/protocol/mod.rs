@@ -30,6 +30,12 @@
 //!
 //! Parts of the model that travel by themselves are [`Block`]s: `SendBlock` and `PushBlock` in the
 //! place of `SendModel` and `Push`, an `Apply` for each, and a `Count` when they make an update.
+//!
+//! Machines die ([`Event::Failed`]), leave ([`Event::Leaving`]) and join ([`Event::Joined`]). What
+//! that does to the others is part of each strategy, and said in its documentation. Common to all:
+//! what has arrived at a server counts even if its sender is dead by then, and all else that the
+//! machine was at is dropped; a machine that joins holds no model and no velocity, and gets its
+//! usual share. A strategy that cannot go on waits, and [`Strategy::blocked`] says for what.
 
 mod accumulate;
 mod adaptive_elastic;
@@ -79,7 +85,7 @@ pub use groups::{Groups, Pace};
 pub use hogbatch::Hogbatch;
 pub use hogwild::Hogwild;
 pub use local_sgd::LocalSgd;
-pub use replicas::Replicas;
+pub use replicas::{Holding, Replicas};
 pub use server::{ModelServer, ModelSnapshot};
 pub use ssp::Ssp;
 pub use staleness_aware::StalenessAware;
@@ -214,6 +220,22 @@ pub enum Event {
         /// The block's number.
         block: u32,
     },
+    /// A machine is dead: what it held and what it was at is lost. What had arrived counts.
+    Failed {
+        /// The machine.
+        machine: MachineId,
+    },
+    /// A machine wants to go: it finishes the cycle that it is in and gets no other. Told before
+    /// [`Event::Started`], it is not there at the beginning.
+    Leaving {
+        /// The machine.
+        machine: MachineId,
+    },
+    /// A machine that was gone is there, holds no model, and takes part from its next read on.
+    Joined {
+        /// The machine.
+        machine: MachineId,
+    },
 }
 
 impl Event {
@@ -227,9 +249,31 @@ impl Event {
             | Event::Computed { machine }
             | Event::PushArrived { machine }
             | Event::BlockArrived { machine, .. }
-            | Event::BlockPushed { machine, .. } => Some(machine),
+            | Event::BlockPushed { machine, .. }
+            | Event::Failed { machine }
+            | Event::Leaving { machine }
+            | Event::Joined { machine } => Some(machine),
             Event::FcServed { .. } => None,
         }
+    }
+
+    /// Whether a machine comes or goes.
+    pub fn is_arrival_or_departure(self) -> bool {
+        matches!(
+            self,
+            Event::Started { .. }
+                | Event::Failed { .. }
+                | Event::Leaving { .. }
+                | Event::Joined { .. }
+        )
+    }
+
+    /// Whether it reaches a strategy through the servers, and so waits while they are down.
+    pub fn is_at_servers(self) -> bool {
+        !matches!(
+            self,
+            Event::ModelArrived { .. } | Event::BlockArrived { .. } | Event::Computed { .. }
+        )
     }
 }
 
@@ -262,6 +306,8 @@ pub enum Action {
     ServeFc {
         /// What the mini-batch belongs to.
         cycle: Cycle,
+        /// Whose activations are there, in the order in which gradients are summed.
+        shares: Vec<Share>,
     },
     /// Apply a sum of what machines pushed to a part of the model.
     Apply(Application),
@@ -282,8 +328,9 @@ pub enum Action {
     /// Let the model server's model and a machine's local model, which has just arrived, attract
     /// each other.
     Exchange(Exchange),
-    /// Send a machine its own local model back, as the server has changed it; answered by
-    /// [`Event::ModelArrived`].
+    /// Send a machine its own local model back, as the server has changed it, or let it go on from
+    /// there after an interruption; answered by [`Event::ModelArrived`]. A machine that holds none
+    /// is sent the model as it is now.
     ReturnModel {
         /// The receiver.
         machine: MachineId,
@@ -328,6 +375,11 @@ pub enum Action {
     Drop {
         /// What it has computed.
         share: Share,
+    },
+    /// Let a machine go that was leaving: it has nothing more to do.
+    Dismiss {
+        /// The machine.
+        machine: MachineId,
     },
 }
 
@@ -453,7 +505,7 @@ pub struct Update {
 }
 
 /// A party that cannot go on by itself, for a report on a stall.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocked {
     /// Who waits.
     pub who: String,
@@ -626,11 +678,6 @@ impl Roster {
         let group = self.group_of(machine);
         let index = (machine.0 - group.0 * self.machines_per_group()) as usize;
         self.shares(group).nth(index).expect("a machine has a place in its group")
-    }
-
-    /// The mean gradient of a group's mini-batch as a sum over its shares: Σ (b_i / B)·g_i.
-    pub fn mean_over(&self, group: GroupId) -> Vec<Term> {
-        mean_of(&self.shares(group).collect::<Vec<_>>())
     }
 
     /// All groups in order.

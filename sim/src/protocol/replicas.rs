@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Change, Entries, Gradient, LocalMomentum, ModelSnapshot, Parcel, UpdateRule};
+use super::{
+    Change, Entries, Gradient, InitialModel, LocalMomentum, ModelSnapshot, Parcel, UpdateRule,
+};
 use crate::ids::MachineId;
 
 /// What one machine holds.
@@ -21,6 +23,25 @@ struct Replica {
     outgoing: Gradient,
     /// The entries that it holds, where that is not the whole model: all others are 0 and stay so.
     subnet: Option<Entries>,
+    /// While it is in a cycle, what it held when that began.
+    began: Option<Beginning>,
+}
+
+/// What a machine holds of its own when a cycle begins.
+#[derive(Clone, Debug, Default)]
+struct Beginning {
+    /// The local model; `None` where the cycle begins with the server's.
+    model: Option<ModelSnapshot>,
+    velocity: Option<Gradient>,
+}
+
+/// What a machine holds of its own between two cycles, for a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holding {
+    /// Its local model, where it goes on from that.
+    pub model: Option<InitialModel>,
+    /// Velocity of its local steps.
+    pub velocity: Option<InitialModel>,
 }
 
 /// The models and gradients of all machines, and every local change of them.
@@ -44,6 +65,7 @@ impl Replicas {
         replica.local = Some(model.clone());
         replica.received = Some(model);
         (replica.sum, replica.subnet) = (None, None);
+        replica.began = Some(Beginning { model: None, velocity: replica.velocity.clone() });
     }
 
     /// A machine is sent some entries of a model, in the place of those that it holds.
@@ -60,13 +82,75 @@ impl Replicas {
         let empty = ModelSnapshot { conv: nothing(&model.conv), fc: nothing(&model.fc) };
         self.machines[machine.index()].local = Some(empty);
         self.receive_block(machine, model, &entries);
-        self.machines[machine.index()].subnet = Some(entries);
+        let replica = &mut self.machines[machine.index()];
+        replica.subnet = Some(entries);
+        replica.began = Some(Beginning { model: None, velocity: replica.velocity.clone() });
     }
 
-    /// A machine no longer needs the models that it holds.
+    /// A machine begins a cycle with its local model; with the present one if it has none.
+    pub fn go_on(&mut self, machine: MachineId, present: impl FnOnce() -> ModelSnapshot) {
+        if self.machines[machine.index()].local.is_none() {
+            self.receive(machine, present());
+        }
+        let replica = &mut self.machines[machine.index()];
+        let (model, velocity) = (replica.local.clone(), replica.velocity.clone());
+        replica.began = Some(Beginning { model, velocity });
+    }
+
+    /// A machine's cycle is over: it no longer needs the models that it holds.
     pub fn release(&mut self, machine: MachineId) {
         let replica = &mut self.machines[machine.index()];
-        (replica.local, replica.received) = (None, None);
+        (replica.local, replica.received, replica.began) = (None, None, None);
+    }
+
+    /// Makes cycles that are not over undone, as an interruption does.
+    pub fn interrupt(&mut self) {
+        for replica in &mut self.machines {
+            if let Some(Beginning { model, velocity }) = replica.began.take() {
+                (replica.local, replica.velocity) = (model, velocity);
+            }
+            (replica.received, replica.sum, replica.subnet) = (None, None, None);
+        }
+    }
+
+    /// What [`Replicas::interrupt`] would leave, machine by machine.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let whole = |model: &ModelSnapshot| InitialModel {
+            conv: model.conv.to_vec(),
+            fc: model.fc.to_vec(),
+        };
+        let entries = |velocity: &Gradient| InitialModel {
+            conv: velocity.conv.clone(),
+            fc: velocity.fc.clone(),
+        };
+        let holding = |replica: &Replica| {
+            let (model, velocity) = match &replica.began {
+                Some(Beginning { model, velocity }) => (model, velocity),
+                None => (&replica.local, &replica.velocity),
+            };
+            Holding { model: model.as_ref().map(whole), velocity: velocity.as_ref().map(entries) }
+        };
+        self.machines.iter().map(holding).collect()
+    }
+
+    /// Machines that hold what they held when a run was interrupted.
+    pub fn holding(n_machines: u32, holdings: Vec<Holding>) -> Self {
+        let mut replicas = Replicas::new(n_machines);
+        for (replica, Holding { model, velocity }) in replicas.machines.iter_mut().zip(holdings) {
+            replica.local = model
+                .map(|model| ModelSnapshot { conv: Arc::new(model.conv), fc: Arc::new(model.fc) });
+            replica.velocity =
+                velocity.map(|velocity| Gradient { conv: velocity.conv, fc: velocity.fc });
+        }
+        replicas
+    }
+
+    /// A machine is gone with the models, the velocity and the sum that it held. What it has pushed
+    /// stays with the server.
+    pub fn forget(&mut self, machine: MachineId) {
+        let replica = &mut self.machines[machine.index()];
+        *replica =
+            Replica { outgoing: std::mem::take(&mut replica.outgoing), ..Replica::default() };
     }
 
     /// The model that a machine computes on; `None` while it holds none.
@@ -84,12 +168,14 @@ impl Replicas {
         &mut self.machines[machine.index()].outgoing
     }
 
-    /// The local model, for an exchange with the server's.
+    /// The local model, for an exchange with the server's, which ends the cycle.
     ///
     /// # Panics
     /// When the machine holds no model.
     pub(super) fn local_mut(&mut self, machine: MachineId) -> &mut ModelSnapshot {
-        self.machines[machine.index()].local.as_mut().expect("a machine has a local model")
+        let replica = &mut self.machines[machine.index()];
+        replica.began = None;
+        replica.local.as_mut().expect("a machine has a local model")
     }
 
     /// Carries out [`super::Action::Change`] under the run's update rule.

@@ -3,8 +3,8 @@
 
 use super::{
     Action, Application, Block, Blocked, Change, Cut, Cycle, Event, LocalMomentum, ModelPart,
-    OuterRule, Parcel, Progress, ProtocolError, Roster, ServerRule, Stage, Strategy, Term, Update,
-    blocked_at, whereabouts,
+    OuterRule, Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term,
+    Update, blocked_at, mean_of, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -18,6 +18,9 @@ enum Position {
     Steps(u32),
     Pushes,
     Pushed,
+    /// It has joined and waits for the next round.
+    Joins,
+    Gone,
 }
 
 /// What machines have of the model in a round, and what becomes of it.
@@ -35,6 +38,10 @@ pub(super) enum Sharing {
 /// w_i, on its share of τ mini-batches. Then d = Σ (b_i/B)·(w₀ − w_i) changes the model by the
 /// outer rule. A round is one update. With subnets w₀ is a part of the model for each machine, and
 /// w_i takes its place.
+///
+/// A round that loses a machine goes on with the others, and its mean is over their shares; the lost
+/// steps are dropped, and a lost subnet stays what it was. A machine that joins waits for the next
+/// round.
 #[derive(Debug)]
 pub(super) struct Rounds {
     roster: Roster,
@@ -44,6 +51,8 @@ pub(super) struct Rounds {
     /// Local steps of each machine before this round.
     cycle: u64,
     machines: Vec<Position>,
+    /// Whether a machine goes when the round ends.
+    leaving: Vec<bool>,
 }
 
 impl Rounds {
@@ -61,23 +70,84 @@ impl Rounds {
             version: from.map_or(ModelVersion(0), |progress| progress.version),
             cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
             machines: vec![Position::Absent; roster.conv_machines as usize],
+            leaving: vec![false; roster.conv_machines as usize],
         }
     }
 
+    /// Whether all machines of this round, and at least one, are there.
     fn all_at(&self, position: Position) -> bool {
-        self.machines.iter().all(|own| *own == position)
+        let takes_part = |own: &&Position| !matches!(own, Position::Joins | Position::Gone);
+        let mut there = self.machines.iter().filter(takes_part).peekable();
+        there.peek().is_some() && there.all(|own| *own == position)
     }
 
+    /// Begins a round with all machines that are there; those that were leaving go.
     fn send_models(&mut self, actions: &mut Vec<Action>) {
         for machine in self.roster.machine_ids() {
-            self.machines[machine.index()] = Position::AwaitsModel;
-            let version = self.version;
-            actions.push(match self.sharing {
-                Sharing::Copies(_) => Action::SendModel { machine, version },
-                Sharing::Subnets => {
-                    Action::SendBlock { machine, block: self.subnet(machine), version }
-                }
-            });
+            let own = &mut self.machines[machine.index()];
+            if std::mem::take(&mut self.leaving[machine.index()]) {
+                *own = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+            } else if *own != Position::Gone {
+                *own = Position::AwaitsModel;
+                let version = self.version;
+                actions.push(match self.sharing {
+                    Sharing::Copies(_) => Action::SendModel { machine, version },
+                    Sharing::Subnets => {
+                        Action::SendBlock { machine, block: self.subnet(machine), version }
+                    }
+                });
+            }
+        }
+    }
+
+    /// Goes on where the machines are no longer those that they were.
+    fn settle(&mut self, actions: &mut Vec<Action>) {
+        let nobody =
+            self.machines.iter().all(|own| matches!(own, Position::Joins | Position::Gone));
+        if nobody || self.all_at(Position::Started) {
+            self.send_models(actions);
+        } else if self.all_at(Position::Pushed) {
+            self.write(actions);
+        }
+    }
+
+    fn on_failure(&mut self, machine: MachineId, position: Position, actions: &mut Vec<Action>) {
+        let lost = match position {
+            Position::Gone => return,
+            // Its change is there.
+            Position::Pushed => {
+                self.leaving[machine.index()] = true;
+                return;
+            }
+            Position::Steps(step) => step + 1,
+            Position::Pushes => self.steps,
+            _ => 0,
+        };
+        let share = self.roster.share_of(machine);
+        actions.extend((0..lost).map(|_| Action::Drop { share }));
+        self.machines[machine.index()] = Position::Gone;
+        self.leaving[machine.index()] = false;
+        self.settle(actions);
+    }
+
+    fn on_leaving(&mut self, machine: MachineId, position: Position, actions: &mut Vec<Action>) {
+        match position {
+            Position::Gone => {}
+            Position::Absent | Position::Started | Position::Joins => {
+                self.machines[machine.index()] = Position::Gone;
+                actions.push(Action::Dismiss { machine });
+                self.settle(actions);
+            }
+            _ => self.leaving[machine.index()] = true,
+        }
+    }
+
+    fn on_join(&mut self, machine: MachineId, position: Position, actions: &mut Vec<Action>) {
+        self.leaving[machine.index()] = false;
+        if position == Position::Gone {
+            self.machines[machine.index()] = Position::Joins;
+            self.settle(actions);
         }
     }
 
@@ -123,18 +193,21 @@ impl Rounds {
             written: read.next(),
             staleness: read.since(read),
         };
-        let examples = u64::from(self.roster.mini_batch) * u64::from(self.steps);
+        let pushed = |share: &Share| self.machines[share.machine.index()] == Position::Pushed;
+        let shares: Vec<Share> = self.roster.shares(group).filter(pushed).collect();
+        let examples: u64 = shares.iter().map(|share| u64::from(share.size)).sum();
+        let examples = examples * u64::from(self.steps);
         match self.sharing {
             Sharing::Copies(outer) => actions.push(Action::Apply(Application {
                 update,
-                terms: self.roster.mean_over(group),
+                terms: mean_of(&shares),
                 by: ServerRule::Outer(outer),
                 examples,
             })),
             Sharing::Subnets => {
-                let write_back = |machine| self.write_back(machine, update);
-                actions.extend(self.roster.machine_ids().map(write_back));
-                let pushed_by = self.roster.machine_ids().collect();
+                let pushed_by: Vec<MachineId> = shares.iter().map(|share| share.machine).collect();
+                let write_back = |machine: &MachineId| self.write_back(*machine, update);
+                actions.extend(pushed_by.iter().map(write_back));
                 actions.push(Action::Count { update, pushed_by, examples });
             }
         }
@@ -154,7 +227,10 @@ impl Rounds {
     }
 
     fn late(&self, position: Position) -> String {
-        let late = |machine: &MachineId| self.machines[machine.index()] != position;
+        let late = |machine: &MachineId| {
+            let own = self.machines[machine.index()];
+            own != position && !matches!(own, Position::Joins | Position::Gone)
+        };
         let names: Vec<String> = self
             .roster
             .machine_ids()
@@ -195,6 +271,9 @@ impl Strategy for Rounds {
                     self.write(actions);
                 }
             }
+            (Event::Failed { .. }, _) => self.on_failure(machine, position, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(machine, position, actions),
+            (Event::Joined { .. }, _) => self.on_join(machine, position, actions),
             _ => return Err(out_of_place(format!("{machine} {}", position.describe()))),
         }
         Ok(())
@@ -204,7 +283,8 @@ impl Strategy for Rounds {
         let waits_for = |position: Position| match position {
             Position::Started | Position::Pushed => Some(self.late(position)),
             Position::AwaitsModel => Some("its model from the model server".to_owned()),
-            Position::Absent | Position::Steps(_) | Position::Pushes => None,
+            Position::Joins => Some("the next round".to_owned()),
+            Position::Absent | Position::Steps(_) | Position::Pushes | Position::Gone => None,
         };
         blocked_at(self.machines.iter().copied(), waits_for)
     }
@@ -223,6 +303,8 @@ impl Position {
             Position::Steps(_) => "makes its local steps",
             Position::Pushes => "sends its change",
             Position::Pushed => "waits for the others",
+            Position::Joins => "waits for the next round",
+            Position::Gone => "is gone",
         }
     }
 }
@@ -230,7 +312,7 @@ impl Position {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{FcPlacement, Share};
+    use crate::protocol::FcPlacement;
 
     #[test]
     fn a_stalled_round_names_who_waits_for_whom() {

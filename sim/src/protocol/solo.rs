@@ -31,6 +31,14 @@ pub(super) trait Habit: Send + std::fmt::Debug {
     /// What the server does with it on arrival.
     fn merge(&mut self, machine: MachineId) -> Merge;
 
+    /// Whether machines go on from models of their own.
+    fn keeps_models(&self) -> bool {
+        false
+    }
+
+    /// Told who is there whenever that changes.
+    fn takes_part(&mut self, _there: &[bool]) {}
+
     /// Told how long a machine took for its steps.
     fn timed(&mut self, _machine: MachineId, _steps: u32, _span: SimDuration) {}
 }
@@ -51,6 +59,7 @@ enum Position {
     AwaitsModel,
     Steps,
     Pushes,
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +75,14 @@ struct Machine {
     read: ModelVersion,
     /// When its present model arrived.
     since: SimTime,
+    /// Whether it goes once what it came to has been merged.
+    leaving: bool,
 }
 
 /// The strategies in which every machine is on its own; a group is one machine.
+///
+/// Nobody waits for a machine that dies or leaves; what it had computed since its last push is dropped
+/// when it dies, and pushed when it leaves. A machine that joins reads the model at once.
 #[derive(Debug)]
 pub(super) struct Solo {
     roster: Roster,
@@ -90,6 +104,7 @@ impl Solo {
             examples: 0,
             read: version,
             since: SimTime::ZERO,
+            leaving: false,
         };
         Solo { roster, habit, version, machines: roster.machine_ids().map(machine).collect() }
     }
@@ -98,6 +113,12 @@ impl Solo {
         let own = &mut self.machines[id.index()];
         (own.position, own.read) = (Position::AwaitsModel, self.version);
         actions.push(Action::SendModel { machine: id, version: self.version });
+    }
+
+    fn return_model(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        (own.position, own.read) = (Position::AwaitsModel, self.version);
+        actions.push(Action::ReturnModel { machine: id });
     }
 
     fn compute(&mut self, id: MachineId, actions: &mut Vec<Action>) {
@@ -142,18 +163,74 @@ impl Solo {
             Merge::Apply(by) => {
                 let terms = vec![Term { machine: id, weight: 1.0 }];
                 actions.push(Action::Apply(Application { update, terms, by, examples }));
-                self.send_model(id, actions);
+                if !self.goes(id, actions) {
+                    self.send_model(id, actions);
+                }
             }
             Merge::Exchange(attraction) => {
-                (own.position, own.read) = (Position::AwaitsModel, self.version);
                 actions.push(Action::Exchange(Exchange {
                     update,
                     machine: id,
                     attraction,
                     examples,
                 }));
-                actions.push(Action::ReturnModel { machine: id });
+                if !self.goes(id, actions) {
+                    self.return_model(id, actions);
+                }
             }
+        }
+    }
+
+    /// Lets a machine that was leaving go, now that its cycle is over.
+    fn goes(&mut self, id: MachineId, actions: &mut Vec<Action>) -> bool {
+        let goes = std::mem::take(&mut self.machines[id.index()].leaving);
+        if goes {
+            actions.push(Action::Dismiss { machine: id });
+            self.remove(id);
+        }
+        goes
+    }
+
+    fn remove(&mut self, id: MachineId) {
+        let own = &mut self.machines[id.index()];
+        (own.position, own.steps, own.examples, own.leaving) = (Position::Gone, 0, 0, false);
+        self.tell_who_is_there();
+    }
+
+    fn tell_who_is_there(&mut self) {
+        let is_there = |own: &Machine| own.position != Position::Gone;
+        let there: Vec<bool> = self.machines.iter().map(is_there).collect();
+        self.habit.takes_part(&there);
+    }
+
+    fn on_failure(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let examples = self.machines[id.index()].examples;
+        if examples > 0 {
+            let size = u32::try_from(examples).unwrap_or(u32::MAX);
+            actions.push(Action::Drop { share: Share { machine: id, offset: 0, size } });
+        }
+        self.remove(id);
+    }
+
+    fn on_leaving(&mut self, id: MachineId, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        match own.position {
+            Position::Gone => {}
+            Position::Absent => {
+                actions.push(Action::Dismiss { machine: id });
+                self.remove(id);
+            }
+            _ => own.leaving = true,
+        }
+    }
+
+    fn on_join(&mut self, id: MachineId, now: SimTime, actions: &mut Vec<Action>) {
+        let own = &mut self.machines[id.index()];
+        own.leaving = false;
+        if own.position == Position::Gone {
+            self.habit.started(id, now);
+            self.send_model(id, actions);
+            self.tell_who_is_there();
         }
     }
 }
@@ -170,7 +247,11 @@ impl Strategy for Solo {
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.habit.started(id, now);
-                self.send_model(id, actions);
+                if self.habit.keeps_models() && self.machines[id.index()].cycle > 0 {
+                    self.return_model(id, actions);
+                } else {
+                    self.send_model(id, actions);
+                }
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel) => {
                 self.machines[id.index()].since = now;
@@ -178,6 +259,9 @@ impl Strategy for Solo {
             }
             (Event::Computed { .. }, Position::Steps) => self.on_computed(id, now, actions),
             (Event::PushArrived { .. }, Position::Pushes) => self.on_push(id, actions),
+            (Event::Failed { .. }, _) => self.on_failure(id, actions),
+            (Event::Leaving { .. }, _) => self.on_leaving(id, actions),
+            (Event::Joined { .. }, _) => self.on_join(id, now, actions),
             _ => return Err(out_of_place(format!("{id} {}", position.describe()))),
         }
         Ok(())
@@ -207,6 +291,7 @@ impl Position {
             Position::AwaitsModel => "waits for its model",
             Position::Steps => "makes its local steps",
             Position::Pushes => "sends what they came to",
+            Position::Gone => "is gone",
         }
     }
 }

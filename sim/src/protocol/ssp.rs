@@ -15,6 +15,8 @@ use crate::ids::GroupId;
 /// With s = 0 all groups compute on the same model and their gradients add up, as in `sync` at g
 /// times the learning rate; without a bound it is `groups`.
 ///
+/// Groups without a machine left do not count in min c; one that comes back goes on at min c.
+///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter
 /// server", NIPS 2013 (Petuum).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,13 +58,13 @@ impl Kind for Ssp {
 }
 
 impl Pace for Ssp {
-    fn may_read(&self, group: GroupId, completed: &[u64]) -> bool {
+    fn may_read(&self, group: GroupId, completed: &[Option<u64>]) -> bool {
         lead(group, completed) <= u64::from(self.slack)
     }
 }
 
-/// Cycles that a group is ahead of the slowest: c − min c.
-pub(super) fn lead(group: GroupId, completed: &[u64]) -> u64 {
-    let own = completed[group.index()];
-    own - completed.iter().min().copied().unwrap_or(own)
+/// Cycles that a group is ahead of the slowest of those that take part: c − min c.
+pub(super) fn lead(group: GroupId, completed: &[Option<u64>]) -> u64 {
+    let least = completed.iter().flatten().min();
+    completed[group.index()].zip(least).map_or(0, |(own, least)| own - least)
 }

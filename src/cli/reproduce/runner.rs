@@ -162,7 +162,7 @@ fn weight(verb: &RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
             gradients * (forward + backward) / ASSUMED_FLOP_PER_S
         }
         RunVerb::Train => {
-            let foreseen = runs::foreseen_time_per_update(experiment)?;
+            let foreseen = runs::foreseen(experiment)?.and_then(|trace| trace.time_per_update_s());
             updates * foreseen.unwrap_or(0.01)
         }
     })

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use omnivore_sim::cluster::{Scenario, Timing, Unmonitored, run};
+use omnivore_sim::cluster::{Disruptions, Scenario, Timing, Unmonitored, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::ids::MachineId;
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
@@ -26,6 +26,7 @@ fn scenario(groups: u32, fc: FcPlacement) -> Scenario {
         evaluate_every: 10,
         divergence_loss: f64::INFINITY,
         seed: Seed(3),
+        disruptions: Disruptions::default(),
     }
 }
 
