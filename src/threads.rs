@@ -9,8 +9,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Threads of each worker's compute pool, when `threads` may compute and `workers` do so at the same
 /// time: all threads have work, and no worker has fewer than one.
 ///
-/// A kernel cuts its work by images, so threads inside kernels are as fast as workers on parts of
-/// the mini-batch, and need less memory.
+/// A kernel cuts its work by images, as workers on parts of the mini-batch would, and threads inside
+/// kernels need less memory than workers; which of the two is faster has not been measured.
 ///
 /// ```
 /// use omnivore::threads::per_worker;

@@ -149,6 +149,10 @@ impl ModelServer {
         self.rule.learning_rate *= self.schedule.factor(update.written.0.saturating_sub(1));
         if let ModelPart::Block(block) = part {
             self.apply_block(block, application, replicas);
+            if matches!(by, ServerRule::Replace) {
+                // A machine whose own model is in its place has ended its cycle.
+                terms.iter().for_each(|term| replicas.release(term.machine));
+            }
             self.rule.learning_rate = own_rate;
             return;
         }
