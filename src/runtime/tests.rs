@@ -285,7 +285,7 @@ fn paced_scenario(strategy: StrategySpec) -> Scenario {
 }
 
 #[test]
-fn a_paced_run_over_links_waits_about_as_long_as_predicted_and_its_time_adds_up() {
+fn a_paced_run_over_links_takes_about_the_predicted_time_and_it_adds_up() {
     let (backups, late) = (2, Late::Cancel);
     for (strategy, fc, sharing) in [
         (StrategySpec::Async, FcPlacement::Merged, Sharing::InTurn),
@@ -324,17 +324,17 @@ fn a_paced_run_over_links_waits_about_as_long_as_predicted_and_its_time_adds_up(
 
 /// A paced run waits as long as the virtual clock says. How much longer it takes is a matter of how
 /// busy this computer is with other things, and strategies that follow measured speeds then share
-/// out the work otherwise; so the bound only tells a paced run from an unpaced one, which takes a
-/// tenth.
+/// out the work otherwise; so the bounds only tell a paced run from an unpaced one (which takes a
+/// tenth) and from one that stalls.
 fn assert_paced(predicted: &Trace, real: &Trace, what: &str) {
     // All updates together: one that is late makes the span from it to the next one short.
     let time = |trace: &Trace| trace.updates.last().expect("several updates").time.as_secs_f64();
     let ratio = time(real) / time(predicted);
-    assert!(ratio >= 0.7, "{what}: {ratio}");
+    assert!((0.7..4.0).contains(&ratio), "{what}: {ratio}");
 }
 
 #[test]
-fn a_paced_run_waits_about_as_long_as_predicted_under_every_strategy() {
+fn a_paced_run_takes_about_the_predicted_time_per_update_under_every_strategy() {
     for strategy in StrategySpec::typical() {
         let scenario = paced_scenario(strategy);
         let predicted =
