@@ -200,6 +200,11 @@ impl Replicas {
     pub fn pack(&mut self, machine: MachineId, parcel: Parcel) {
         let replica = &mut self.machines[machine.index()];
         match parcel {
+            // What is written back outlives the machine that trained it.
+            Parcel::Model if replica.subnet.is_some() => {
+                let model = replica.local.as_ref().expect("a machine that trained holds a model");
+                replica.outgoing = Gradient { conv: model.conv.to_vec(), fc: model.fc.to_vec() };
+            }
             Parcel::Gradient | Parcel::Model => {}
             Parcel::Sum { divisor } => {
                 let mut sum = replica.sum.take().expect("a sum has at least one gradient");

@@ -164,7 +164,7 @@ impl ModelServer {
         self.rule.learning_rate = own_rate;
     }
 
-    /// Changes one block, by the gradient or the local model of the one machine behind it.
+    /// Changes one block, by what the one machine behind it has pushed: a gradient or its model.
     fn apply_block(&mut self, block: Block, application: &Application, replicas: &Replicas) {
         let Application { terms, by, .. } = application;
         let [Term { machine, .. }] = terms.as_slice() else {
@@ -172,13 +172,11 @@ impl ModelServer {
         };
         let Entries { conv, fc } = self.cutter.entries(block);
         let gradient = replicas.outgoing(*machine);
-        let local = replicas.model(*machine);
         let parts = [
             (&mut self.weights.conv, &mut self.conv_velocity, &gradient.conv, conv),
             (&mut self.weights.fc, &mut self.fc_velocity, &gradient.fc, fc),
         ];
-        let locals = [local.map(|model| &model.conv), local.map(|model| &model.fc)];
-        for ((weights, velocity, gradient, ranges), local) in parts.into_iter().zip(locals) {
+        for (weights, velocity, gradient, ranges) in parts {
             let weights = Arc::make_mut(weights);
             for range in ranges {
                 let own = &mut weights[range.clone()];
@@ -188,10 +186,7 @@ impl ModelServer {
                         let rule = UpdateRule { learning_rate, ..self.rule };
                         rule.apply(own, &mut velocity[range.clone()], &gradient[range]);
                     }
-                    ServerRule::Replace => {
-                        let local = local.expect("a machine that trained holds a model");
-                        own.copy_from_slice(&local[range]);
-                    }
+                    ServerRule::Replace => own.copy_from_slice(&gradient[range]),
                     ServerRule::Outer(_) | ServerRule::Delayed { .. } => {
                         unreachable!("outer gradients are of whole models");
                     }
