@@ -12,7 +12,7 @@ use super::Output;
 use super::failure::Failure;
 use super::progress::remark;
 use super::run_folder;
-use crate::config::{Expectation, ExpectedNumber, expectation, expectation_folders};
+use crate::config::{ConfigError, Expectation, ExpectedNumber, expectation, expectation_folders};
 use crate::reproduce::{Check, Extent, Finding, analyse};
 use crate::runtime::Stopwatch;
 use publish::{Reproduced, publish, publish_all};
@@ -97,15 +97,19 @@ fn choose(options: &Options) -> Result<Vec<Expectation>, Failure> {
         return Ok(vec![expectation(path)?]);
     }
     let folders = expectation_folders(&options.experiments)?;
-    let all: Result<Vec<Expectation>, _> = folders.iter().map(|path| expectation(path)).collect();
+    let read: Vec<Result<Expectation, ConfigError>> =
+        folders.iter().map(|path| expectation(path)).collect();
+    let is_wanted = |one: &Expectation| one.id.eq_ignore_ascii_case(&options.id);
+    if let Some(one) = read.iter().flatten().find(|one| is_wanted(one)) {
+        // A mistake in another experiment is no reason not to run this one.
+        return Ok(vec![one.clone()]);
+    }
+    let all: Result<Vec<Expectation>, ConfigError> = read.into_iter().collect();
     let mut all = all?;
     let number = |of: &Expectation| of.id.trim_start_matches(char::is_alphabetic).parse::<u32>();
     all.sort_by_key(|one| (number(one).unwrap_or(u32::MAX), one.id.clone()));
     let known: Vec<String> = all.iter().map(|one| one.id.clone()).collect();
-    if options.id != "all" {
-        all.retain(|one| one.id.eq_ignore_ascii_case(&options.id));
-    }
-    if all.is_empty() {
+    if options.id != "all" || all.is_empty() {
         return Err(Failure::input(Unknown {
             id: options.id.clone(),
             folder: options.experiments.display().to_string(),

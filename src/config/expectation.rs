@@ -60,13 +60,15 @@ pub enum Analysis {
     Staleness,
     /// The optimizer against the fixed practices of others.
     Search,
+    /// Kernels and networks against the peak of the machine.
+    Kernels,
     /// What a verb of the program reports, as it is.
     Reported,
 }
 
 impl Analysis {
     /// All of them by the word in a file.
-    pub const ALL: [(&'static str, Analysis); 11] = [
+    pub const ALL: [(&'static str, Analysis); 12] = [
         ("device_speed", Analysis::DeviceSpeed),
         ("time_per_update", Analysis::TimePerUpdate),
         ("statistical_penalty", Analysis::StatisticalPenalty),
@@ -77,6 +79,7 @@ impl Analysis {
         ("implicit_momentum", Analysis::ImplicitMomentum),
         ("staleness", Analysis::Staleness),
         ("search", Analysis::Search),
+        ("kernels", Analysis::Kernels),
         ("reported", Analysis::Reported),
     ];
 }

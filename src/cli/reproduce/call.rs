@@ -24,10 +24,7 @@ pub fn call(
     for setting in set {
         command.arg("--set").arg(setting);
     }
-    if file.is_some() {
-        command.arg("--out").arg(out);
-    }
-    command.args(["--json", "--quiet"]).stdin(Stdio::null());
+    command.arg("--out").arg(out).args(["--json", "--quiet"]).stdin(Stdio::null());
     let output = command.output().map_err(Failure::internal)?;
     let error = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {

@@ -112,14 +112,18 @@ fn call(
     set: &[String],
 ) -> Result<Planned, Failure> {
     let content = match &file {
-        None => String::new(),
+        None => Vec::new(),
         Some(file) => {
             let overrides = Overrides { set: set.to_vec(), seed: None };
-            let experiment = config::load(file, &overrides)?;
-            let texts = experiment.bundle(Path::new(".")).into_iter().map(|(_, text)| text);
-            texts.collect::<Vec<_>>().join("\n")
+            let experiments = match config::load_any(file, &overrides)? {
+                Loaded::Run(experiment) => vec![*experiment],
+                Loaded::Sweep(sweep) => sweep.runs.into_iter().map(|run| run.experiment).collect(),
+            };
+            let files = experiments.iter().flat_map(|one| one.bundle(Path::new(".")));
+            files.map(|(_, text)| text).collect()
         }
     };
+    let content = content.join("\n");
     let identity = format!("{} {}\n{content}", arguments.join(" "), env!("CARGO_PKG_VERSION"));
     let work = Work::Call { arguments: arguments.to_vec(), file, set: set.to_vec() };
     let (runs, name) = (runs.name.clone(), runs.name.clone());

@@ -4,6 +4,7 @@ mod cells;
 mod device_speed;
 mod fixed_momentum;
 mod implicit_momentum;
+mod kernels;
 mod merged_fc;
 mod reported;
 mod search;
@@ -58,6 +59,7 @@ pub fn analyse(expectation: &Expectation, observations: &[Observation]) -> Findi
         Analysis::ImplicitMomentum => implicit_momentum::find(&parts),
         Analysis::Staleness => staleness::find(&parts),
         Analysis::Search => search::find(&parts),
+        Analysis::Kernels => kernels::find(&parts),
         Analysis::Reported => reported::find(expectation, &parts),
     }
 }

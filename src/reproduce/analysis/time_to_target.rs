@@ -5,13 +5,25 @@ use super::statistical_penalty::per_groups;
 use super::{Finding, Part, spread};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 
-/// Parts with a target give updates; those without give the times of a cluster.
+/// What is learned: its name, where its FC layers live, and updates to the target by groups.
+struct Learned<'a> {
+    network: &'a str,
+    fc: &'a str,
+    updates: Vec<(u32, f64)>,
+}
+
+/// Parts with a target give updates; those without give the times of a cluster, for the same place
+/// of the FC layers.
 pub fn find(parts: &[Part<'_>]) -> Finding {
     let mut finding = Finding::default();
     let (learning, clusters): (Vec<&Part<'_>>, Vec<&Part<'_>>) =
         parts.iter().partition(|part| part.runs.iter().any(|run| run.target_loss.is_some()));
-    let learning: Vec<(&str, Vec<(u32, f64)>)> =
-        learning.iter().map(|part| (part.name, updates(part))).collect();
+    let learned = |part: &&Part<'_>| Learned {
+        network: part.name,
+        fc: part.runs.first().map_or("", |run| run.fc.as_str()),
+        updates: updates(part),
+    };
+    let learning: Vec<Learned<'_>> = learning.iter().map(learned).collect();
     let panels = clusters.iter().map(|cluster| panel(cluster, &learning, &mut finding)).collect();
     finding.pictures.push(("time-to-target", panels));
     finding.remarks.push(
@@ -25,26 +37,27 @@ fn updates(part: &Part<'_>) -> Vec<(u32, f64)> {
     best.iter().map(|cell| (cell.groups, cell.updates())).collect()
 }
 
-fn panel(
-    cluster: &Part<'_>,
-    learning: &[(&str, Vec<(u32, f64)>)],
-    finding: &mut Finding,
-) -> Figure {
+fn panel(cluster: &Part<'_>, learning: &[Learned<'_>], finding: &mut Finding) -> Figure {
     let mut figure = Figure::new(
         cluster.name.to_owned(),
         Axis::log("groups", ""),
         Axis::log("time to target", "s"),
     );
-    let time_per_update = |groups: u32| {
-        spread(cluster.with_groups(groups).filter_map(|run| run.time_per_update_s)).map(|s| s.mean)
+    let time_per_update = |groups: u32, fc: &str| {
+        let runs = cluster.with_groups(groups).filter(|run| run.fc == fc);
+        spread(runs.filter_map(|run| run.time_per_update_s)).map(|s| s.mean)
     };
-    for groups in cluster.groups() {
-        let name = format!("time per update (s), {}, g = {groups}", cluster.name);
-        finding.put(name, time_per_update(groups));
+    for (groups, fc) in
+        cluster.groups().into_iter().flat_map(|g| [(g, "merged"), (g, "replicated")])
+    {
+        let name = format!("time per update (s), {fc} FC, {}, g = {groups}", cluster.name);
+        finding.put(name, time_per_update(groups, fc));
     }
-    for (network, updates) in learning {
-        let total: Vec<(u32, f64)> =
-            updates.iter().filter_map(|(g, k)| Some((*g, k * time_per_update(*g)?))).collect();
+    for Learned { network, fc, updates } in learning {
+        let time = |(groups, updates): &(u32, f64)| {
+            Some((*groups, updates * time_per_update(*groups, fc)?))
+        };
+        let total: Vec<(u32, f64)> = updates.iter().filter_map(time).collect();
         let points = total.iter().map(|(g, time)| (f64::from(*g), *time)).collect();
         figure.series.push(Series::new(*network, Source::Emulated, Mark::LineAndPoints, points));
         let best = total.iter().min_by(|one, other| one.1.total_cmp(&other.1));
