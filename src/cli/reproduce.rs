@@ -1,6 +1,7 @@
 //! The verb `reproduce`: an experiment's runs, what they show, and whether it was expected.
 
 mod call;
+mod overview;
 mod publish;
 mod runner;
 
@@ -66,15 +67,12 @@ pub fn reproduce(options: &Options) -> Result<(), Failure> {
         let observed = runner.observe(planned)?;
         let finding = analyse(expectation, &observed.observations);
         let checks = check(expectation, &finding, extent, observed.missing.as_deref())?;
-        let out = if wanted.len() == 1 {
-            folder.path().to_owned()
-        } else {
-            folder.path().join(&expectation.id)
-        };
+        let out = folder.path().join(&expectation.id);
         let reproduced = Reproduced {
             expectation: expectation.clone(),
             extent,
             observations: observed.observations,
+            run_seconds: observed.run_seconds,
             missing: observed.missing,
             finding,
             checks,

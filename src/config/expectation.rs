@@ -60,6 +60,8 @@ pub enum Analysis {
     Staleness,
     /// The optimizer against the fixed practices of others.
     Search,
+    /// Ways to search, held against a whole grid.
+    MethodComparison,
     /// Kernels and networks against the peak of the machine.
     Kernels,
     /// What a verb of the program reports, as it is.
@@ -68,7 +70,7 @@ pub enum Analysis {
 
 impl Analysis {
     /// All of them by the word in a file.
-    pub const ALL: [(&'static str, Analysis); 12] = [
+    pub const ALL: [(&'static str, Analysis); 13] = [
         ("device_speed", Analysis::DeviceSpeed),
         ("time_per_update", Analysis::TimePerUpdate),
         ("statistical_penalty", Analysis::StatisticalPenalty),
@@ -79,6 +81,7 @@ impl Analysis {
         ("implicit_momentum", Analysis::ImplicitMomentum),
         ("staleness", Analysis::Staleness),
         ("search", Analysis::Search),
+        ("method_comparison", Analysis::MethodComparison),
         ("kernels", Analysis::Kernels),
         ("reported", Analysis::Reported),
     ];

@@ -55,6 +55,7 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { border-bottom-width: 2px; }
 .left { text-align: left; }
+td.left { white-space: normal; overflow-wrap: break-word; }
 .right { text-align: right; }
 figure { margin: 0 0 1.5rem; }
 .card { background: #fff; border: 1px solid var(--line); border-radius: .4rem;

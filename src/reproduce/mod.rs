@@ -10,5 +10,5 @@ mod observation;
 pub use analysis::{Finding, Picture, analyse};
 pub use check::{Check, Extent, Verdict};
 pub use observation::{
-    Observation, curve_table, observation_table, quantity_table, staleness_table,
+    FORESEEN_S, Observation, curve_table, observation_table, quantity_table, staleness_table,
 };

@@ -22,6 +22,8 @@ pub const CLOSED_FORM_S: &str = "closed_form_s";
 pub const QUEUE_S: &str = "machine_repair_s";
 /// Staleness that gradients still in flight have gathered by the end, in updates.
 pub const IN_FLIGHT: &str = "staleness_in_flight";
+/// Time per update of the same configuration on the event engine, in seconds; for runs on threads.
+pub const FORESEEN_S: &str = "foreseen_s";
 /// Share of the cycles of a paced run that took longer than prescribed.
 pub const LATE_SHARE: &str = "late_share";
 

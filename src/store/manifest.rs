@@ -38,6 +38,9 @@ pub struct Moment {
     pub unix_s: u64,
     /// Wall time that the run took, in seconds.
     pub elapsed_s: f64,
+    /// Seconds that its parts took when they were made, added up, where they are kept one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts_s: Option<f64>,
 }
 
 /// A computer.
@@ -61,7 +64,11 @@ impl Manifest {
             set: set.to_vec(),
             data: None,
             instruction_set: instruction_set().to_owned(),
-            time: Moment { unix_s: since_epoch.map_or(0, |span| span.as_secs()), elapsed_s },
+            time: Moment {
+                unix_s: since_epoch.map_or(0, |span| span.as_secs()),
+                elapsed_s,
+                parts_s: None,
+            },
             host: Host {
                 cores: std::thread::available_parallelism().map_or(1, usize::from),
                 processor: processor(),

@@ -153,19 +153,30 @@ pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
 /// # Errors
 /// [`StoreError::Read`] with the system's reason.
 pub fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, StoreError> {
+    let wanted =
+        |path: &PathBuf| path.is_file() && path.extension().is_some_and(|found| found == extension);
+    Ok(entries(folder)?.into_iter().filter(wanted).collect())
+}
+
+/// The folders directly in a folder, by name; none where there is no such folder.
+///
+/// # Errors
+/// [`StoreError::Read`] with the system's reason.
+pub fn folders_in(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    Ok(entries(folder)?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
     let failed = |source| StoreError::Read { path: folder.to_owned(), source };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.is_file() && path.extension().is_some_and(|found| found == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let paths: Result<Vec<PathBuf>, _> =
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect();
+    let mut paths = paths?;
+    paths.sort();
+    Ok(paths)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::failure::Failure;
 use super::super::run_folder::{write_figures, write_table};
 use super::super::{Output, json};
+use super::overview;
 use crate::config::{Expectation, NumberBound};
 use crate::report::figure::Source;
 use crate::report::html::Report;
@@ -22,6 +23,8 @@ pub struct Reproduced {
     pub expectation: Expectation,
     pub extent: Extent,
     pub observations: Vec<Observation>,
+    /// What its runs took when they were made.
+    pub run_seconds: f64,
     pub missing: Option<String>,
     pub finding: Finding,
     pub checks: Vec<Check>,
@@ -190,7 +193,8 @@ fn check_object(check: &Check) -> Value {
 /// Writes the folder of an experiment.
 pub fn publish(done: &Reproduced) -> Result<(), Failure> {
     let folder = RunFolder::create(&done.out)?;
-    let manifest = manifest(&done.kinds_text(), done.observations.first(), done.elapsed_s)?;
+    let seconds = (done.elapsed_s, done.run_seconds);
+    let manifest = manifest(&done.kinds_text(), done.observations.first(), seconds)?;
     folder.write("manifest.toml", manifest.as_bytes())?;
     if !done.observations.is_empty() {
         write_table(&folder, "observations", &observation_table(&done.observations)?)?;
@@ -220,9 +224,15 @@ pub fn publish(done: &Reproduced) -> Result<(), Failure> {
     Ok(folder.write_json("summary.json", &done.object())?)
 }
 
-fn manifest(kind: &str, first: Option<&Observation>, elapsed_s: f64) -> Result<String, Failure> {
+/// A manifest with the wall time now and that of all runs when they were made, in seconds.
+fn manifest(
+    kind: &str,
+    first: Option<&Observation>,
+    (elapsed_s, run_seconds): (f64, f64),
+) -> Result<String, Failure> {
     let seed = first.map_or(0, |run| run.seed);
-    let manifest = Manifest::now("reproduce", kind, seed, &[], elapsed_s);
+    let mut manifest = Manifest::now("reproduce", kind, seed, &[], elapsed_s);
+    manifest.time.parts_s = Some(run_seconds);
     toml::to_string_pretty(&manifest).map_err(Failure::internal)
 }
 
@@ -236,10 +246,12 @@ pub fn publish_all(
     let texts: Vec<String> = done.iter().map(|one| one.table().to_text()).collect();
     if done.len() > 1 {
         let first = done.iter().find_map(|one| one.observations.first());
-        let manifest = manifest("predicted, emulated, measured", first, elapsed_s)?;
+        let seconds = (elapsed_s, done.iter().map(|one| one.run_seconds).sum());
+        let manifest = manifest("predicted, emulated, measured", first, seconds)?;
         folder.write("manifest.toml", manifest.as_bytes())?;
         folder.write("summary.txt", texts.join("\n").as_bytes())?;
     }
+    folder.write("overview.md", overview::of(folder)?.as_bytes())?;
     if output.json {
         let objects: Vec<Value> = done
             .iter()

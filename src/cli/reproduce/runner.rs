@@ -16,7 +16,7 @@ use super::call;
 use crate::config::{
     self, Expectation, ExpectedRuns, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb,
 };
-use crate::reproduce::{Extent, Observation};
+use crate::reproduce::{Extent, FORESEEN_S, Observation};
 use crate::run::{self, Kind, Lab, LabError, in_parallel, in_turn};
 use crate::runtime::Stopwatch;
 use crate::store::RunFolder;
@@ -176,6 +176,9 @@ fn weight(verb: &RunVerb, experiment: &Experiment) -> Result<f64, Failure> {
 pub struct Observed {
     /// One for each run that was made, in their order.
     pub observations: Vec<Observation>,
+    /// Seconds that these runs took when they were made, added up: on several threads more than
+    /// has passed.
+    pub run_seconds: f64,
     /// Why some were not, where this machine lacks what they need.
     pub missing: Option<String>,
 }
@@ -184,6 +187,8 @@ pub struct Observed {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     identity: String,
+    /// Seconds that it took, beside whatever else ran at the time.
+    elapsed_s: f64,
     observation: Observation,
 }
 
@@ -245,6 +250,7 @@ impl<'a> Runner<'a> {
     /// Makes the runs of an experiment, or takes up what is kept of them.
     pub fn observe(&self, planned: &[Planned]) -> Result<Observed, Failure> {
         let mut observations = Vec::new();
+        let mut run_seconds = 0.0;
         let mut missing = None;
         let numbered = planned.iter().enumerate();
         let (timed, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, run)| run.work.is_timed());
@@ -254,28 +260,34 @@ impl<'a> Runner<'a> {
         let alone = std::iter::once_with(|| in_turn(self.threads, &timed, one)).flatten();
         for (at, outcome) in together.chain(alone) {
             match outcome {
-                Ok(observation) => observations.push((at, observation)),
+                Ok((observation, seconds)) => {
+                    run_seconds += seconds;
+                    observations.push((at, observation));
+                }
                 Err(Stopped::Missing(why)) => missing = Some(why),
                 Err(Stopped::Failed(failure)) => return Err(failure),
             }
         }
         observations.sort_by_key(|(at, _)| *at);
         let observations = observations.into_iter().map(|(_, observation)| observation).collect();
-        Ok(Observed { observations, missing })
+        Ok(Observed { observations, run_seconds, missing })
     }
 
-    fn one(&self, run: &Planned) -> Result<Observation, Stopped> {
-        if let Some(observation) = kept(self.folder, run)? {
-            return Ok(observation);
+    /// The run, and the seconds that it took when it was made.
+    fn one(&self, run: &Planned) -> Result<(Observation, f64), Stopped> {
+        if let Some(kept) = kept(self.folder, run)? {
+            return Ok(kept);
         }
         if is_interrupted() {
             return Err(Stopped::Failed(self.interrupted()));
         }
+        let watch = Stopwatch::start();
         let observation = self.make(run)?;
-        let kept = Kept { identity: run.identity.clone(), observation };
+        let elapsed_s = watch.elapsed().as_secs_f64();
+        let kept = Kept { identity: run.identity.clone(), elapsed_s, observation };
         self.folder.write_json(&file_of(run), &kept).map_err(Failure::from)?;
         self.advance(run.weight);
-        Ok(kept.observation)
+        Ok((kept.observation, elapsed_s))
     }
 
     fn make(&self, run: &Planned) -> Result<Observation, Stopped> {
@@ -319,7 +331,13 @@ impl<'a> Runner<'a> {
         if outcome.interrupted {
             return Err(Stopped::Failed(self.interrupted()));
         }
-        Ok(Observation::of((&run.runs, &run.name), experiment, &scenario, &outcome))
+        let mut observation =
+            Observation::of((&run.runs, &run.name), experiment, &scenario, &outcome);
+        if matches!(verb, RunVerb::Train) {
+            let foreseen = runs::foreseen(experiment)?.and_then(|trace| trace.time_per_update_s());
+            observation.quantities.extend(foreseen.map(|time| (FORESEEN_S.to_owned(), time)));
+        }
+        Ok(observation)
     }
 
     /// The mean motion of many seeds, and the momentum in it.
@@ -455,13 +473,12 @@ fn lab_key(experiment: &Experiment) -> Value {
     settings
 }
 
-fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<Observation>, Failure> {
+fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<(Observation, f64)>, Failure> {
     let kept: Option<Kept> = folder.read_json(&file_of(run), "run")?;
     let same = kept.filter(|kept| kept.identity == run.identity);
-    Ok(same.map(|kept| Observation {
-        runs: run.runs.clone(),
-        run: run.name.clone(),
-        ..kept.observation
+    Ok(same.map(|kept| {
+        let (runs, name) = (run.runs.clone(), run.name.clone());
+        (Observation { runs, run: name, ..kept.observation }, kept.elapsed_s)
     }))
 }
 

@@ -6,6 +6,7 @@ mod fixed_momentum;
 mod implicit_momentum;
 mod kernels;
 mod merged_fc;
+mod method_comparison;
 mod reported;
 mod search;
 mod staleness;
@@ -59,6 +60,7 @@ pub fn analyse(expectation: &Expectation, observations: &[Observation]) -> Findi
         Analysis::ImplicitMomentum => implicit_momentum::find(&parts),
         Analysis::Staleness => staleness::find(&parts),
         Analysis::Search => search::find(&parts),
+        Analysis::MethodComparison => method_comparison::find(&parts),
         Analysis::Kernels => kernels::find(&parts),
         Analysis::Reported => reported::find(expectation, &parts),
     }

@@ -1,6 +1,7 @@
-//! Time per update against the number of groups, beside closed form and machine-repair queue.
+//! Time per update against the number of groups, beside closed form, machine-repair queue and, for
+//! runs on threads, the event engine.
 
-use super::super::observation::{CLOSED_FORM_S, LATE_SHARE, QUEUE_S};
+use super::super::observation::{CLOSED_FORM_S, FORESEEN_S, LATE_SHARE, QUEUE_S};
 use super::{Finding, Part, spread};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 
@@ -26,7 +27,7 @@ fn panel(part: &Part<'_>, finding: &mut Finding) -> Figure {
     let title = part.name.to_owned();
     let mut figure = Figure::new(title, Axis::log("groups", ""), Axis::log("time per update", "s"));
     let (mut found, mut bands) = (Vec::new(), Vec::new());
-    let (mut closed, mut queue) = (Vec::new(), Vec::new());
+    let (mut closed, mut queue, mut foreseen) = (Vec::new(), Vec::new(), Vec::new());
     for groups in part.groups() {
         let g = f64::from(groups);
         let name = |what: &str| format!("{what}, {}, g = {groups}", part.name);
@@ -47,6 +48,11 @@ fn panel(part: &Part<'_>, finding: &mut Finding) -> Figure {
             finding.put(name("excess over the queue (%)"), 100.0 * (times.mean / form - 1.0));
             queue.push((g, form));
         }
+        if let Some(time) = theory(FORESEEN_S) {
+            finding
+                .put(name("excess over the event engine (%)"), 100.0 * (times.mean / time - 1.0));
+            foreseen.push((g, time));
+        }
     }
     let source = part.runs.first().map_or(Source::Predicted, |run| run.kind.into());
     if !closed.is_empty() {
@@ -55,6 +61,10 @@ fn panel(part: &Part<'_>, finding: &mut Finding) -> Figure {
     }
     if !queue.is_empty() {
         figure.series.push(Series::new("machine-repair queue", Source::Theory, Mark::Line, queue));
+    }
+    if !foreseen.is_empty() {
+        let series = Series::new("event engine", Source::Predicted, Mark::Line, foreseen);
+        figure.series.push(series);
     }
     let series = Series::new("time per update", source, Mark::Points, found);
     figure.series.push(series.with_band(bands));

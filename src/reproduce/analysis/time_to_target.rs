@@ -12,18 +12,20 @@ struct Learned<'a> {
     updates: Vec<(u32, f64)>,
 }
 
+impl<'a> Learned<'a> {
+    fn of(part: &'a Part<'a>) -> Self {
+        let fc = part.runs.first().map_or("", |run| run.fc.as_str());
+        Learned { network: part.name, fc, updates: updates(part) }
+    }
+}
+
 /// Parts with a target give updates; those without give the times of a cluster, for the same place
 /// of the FC layers.
 pub fn find(parts: &[Part<'_>]) -> Finding {
     let mut finding = Finding::default();
     let (learning, clusters): (Vec<&Part<'_>>, Vec<&Part<'_>>) =
         parts.iter().partition(|part| part.runs.iter().any(|run| run.target_loss.is_some()));
-    let learned = |part: &&Part<'_>| Learned {
-        network: part.name,
-        fc: part.runs.first().map_or("", |run| run.fc.as_str()),
-        updates: updates(part),
-    };
-    let learning: Vec<Learned<'_>> = learning.iter().map(learned).collect();
+    let learning: Vec<Learned<'_>> = learning.into_iter().map(Learned::of).collect();
     let panels = clusters.iter().map(|cluster| panel(cluster, &learning, &mut finding)).collect();
     finding.pictures.push(("time-to-target", panels));
     finding.remarks.push(
