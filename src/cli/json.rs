@@ -193,7 +193,8 @@ fn utilisation(trace: &Trace) -> Value {
     object
 }
 
-fn measured_curve(trace: &Trace) -> Vec<Value> {
+/// Every evaluation of a run.
+pub fn measured_curve(trace: &Trace) -> Vec<Value> {
     trace
         .curve
         .iter()

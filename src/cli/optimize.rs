@@ -468,6 +468,7 @@ fn line_object(line: &Line) -> Value {
         "measured": json::value(&line.executed.measured),
         "relative_error": json::value(&errors),
         "kind": line.executed.kind.to_string(),
+        "curve": json::measured_curve(&line.executed.trace),
         "late_iterations": line.executed.lateness.map(|late| late.late_cycles),
         "diverged": line.executed.trace.diverged.as_ref().map(|d| d.reason.clone()),
     })

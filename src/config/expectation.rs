@@ -98,6 +98,8 @@ pub struct ExpectedRuns {
     pub file: Option<FilePath>,
     /// Settings laid over it.
     pub set: Vec<String>,
+    /// The seeds under each of which they are run; none where the file has its own.
+    pub seeds: Vec<u64>,
     /// The run or sweep of seconds that shows that everything works.
     pub smoke: Option<FilePath>,
     /// Settings laid over that one.
@@ -328,12 +330,20 @@ fn read_runs(field: &Field<'_>, context: &Context<'_>) -> Option<ExpectedRuns> {
         }
     };
     let (set, smoke_set) = (settings("set"), settings("smoke_set"));
+    let seeds = match reader.optional("seeds") {
+        None => Some(Vec::new()),
+        Some(field) => {
+            let field: Field<'_> = field;
+            field.set("seeds", |item| item.whole(0..=i64::MAX.unsigned_abs()))
+        }
+    };
     reader.close();
     Some(ExpectedRuns {
         name: name?.to_owned(),
         verb: verb?,
         file: file?,
         set: set?,
+        seeds: seeds?,
         smoke: smoke?,
         smoke_set: smoke_set?,
     })

@@ -388,6 +388,7 @@ pub const EXPECTATION_RUNS: Section = Section {
         key("smoke_arguments", "[\"optimize\"]", "the same in runs of seconds"),
         key("file", "\"sweep.toml\"", "the run or sweep, relative to this file"),
         key("set", "[\"mini_batch=64\"]", "settings laid over it"),
+        key("seeds", "[1, 2, 3]", "once for each of these; without it, the seed of the file"),
         key("smoke", "\"smoke.toml\"", "a run or sweep of seconds"),
         key("smoke_set", "[\"mini_batch=4\"]", "settings laid over that one"),
     ],

@@ -76,25 +76,25 @@ pub struct Axis {
     pub unit: String,
     /// Linear or logarithmic.
     pub scale: Scale,
-    /// Where it shows rows and not numbers: what stands at 0, 1, 2, … from below. Vertical axes
-    /// only.
-    pub rows: Vec<String>,
+    /// Where it shows things and not numbers: what stands at 0, 1, 2, … from below or from the left.
+    pub names: Vec<String>,
 }
 
 impl Axis {
     /// A linear axis.
     pub fn linear(label: impl Into<String>, unit: impl Into<String>) -> Self {
-        Self { label: label.into(), unit: unit.into(), scale: Scale::Linear, rows: Vec::new() }
+        Self { label: label.into(), unit: unit.into(), scale: Scale::Linear, names: Vec::new() }
     }
 
-    /// An axis of rows with names, the first at the bottom.
-    pub fn of_rows(rows: Vec<String>) -> Self {
-        Self { rows, ..Self::linear("", "") }
+    /// An axis of things with names, the first at the bottom or on the left. Names that are too long
+    /// for their places below a picture become numbers that the title of the axis explains.
+    pub fn of_names(names: Vec<String>) -> Self {
+        Self { names, ..Self::linear("", "") }
     }
 
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>, unit: impl Into<String>) -> Self {
-        Self { label: label.into(), unit: unit.into(), scale: Scale::Log, rows: Vec::new() }
+        Self { label: label.into(), unit: unit.into(), scale: Scale::Log, names: Vec::new() }
     }
 }
 

@@ -175,6 +175,44 @@ impl Observation {
         }
     }
 
+    /// The configurations that a search executed, as its report has them: each by its role, with
+    /// its curves.
+    pub fn of_executed(runs: &str, object: &Value) -> Vec<Self> {
+        let report = Self::of_report(runs, object);
+        let executed = object.get("executed").and_then(Value::as_array);
+        executed.into_iter().flatten().map(|one| report.executed(one)).collect()
+    }
+
+    /// A configuration that the search of this report executed.
+    fn executed(&self, object: &Value) -> Self {
+        let number = |key: &str| object["configuration"][key].as_f64();
+        let points = object["curve"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let curve = |key: &str| {
+            let mut curve = Curve::default();
+            let all = points.iter().filter_map(|point| {
+                Some((point["update"].as_f64()?, point["time_s"].as_f64()?, point[key].as_f64()?))
+            });
+            for (update, time_s, value) in all {
+                curve.updates.push(update);
+                curve.times_s.push(time_s);
+                curve.values.push(value);
+            }
+            curve
+        };
+        let groups = object["configuration"]["groups"].as_u64();
+        Observation {
+            run: object["role"].as_str().unwrap_or_default().to_owned(),
+            groups: groups.and_then(|groups| u32::try_from(groups).ok()).unwrap_or(0),
+            explicit_momentum: number("explicit_momentum").unwrap_or(0.0),
+            learning_rate: number("learning_rate").unwrap_or(0.0),
+            loss: curve("loss"),
+            accuracy: curve("accuracy"),
+            diverged: object["diverged"].is_string(),
+            quantities: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     fn empty() -> Self {
         Observation {
             runs: String::new(),
@@ -233,7 +271,8 @@ impl Observation {
 }
 
 /// Parts of a report that are no results.
-const NO_RESULTS: &[&str] = &["configuration", "candidates", "curve", "schema_version", "seed"];
+const NO_RESULTS: &[&str] =
+    &["configuration", "candidates", "curve", "executed", "schema_version", "seed"];
 
 fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };

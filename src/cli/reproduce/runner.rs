@@ -53,28 +53,44 @@ enum Work {
 pub fn plan(expectation: &Expectation, extent: Extent) -> Result<Vec<Planned>, Failure> {
     let mut planned = Vec::new();
     for runs in &expectation.runs {
-        let (file, set) = match extent {
-            Extent::Full => (&runs.file, &runs.set),
-            Extent::Smoke => (&runs.smoke, &runs.smoke_set),
+        let seeds = match (extent, runs.seeds.as_slice()) {
+            (Extent::Full, [_, ..]) => runs.seeds.iter().copied().map(Some).collect(),
+            (Extent::Full, []) | (Extent::Smoke, _) => vec![None],
         };
-        let file = file.as_ref().map(|file| file.full().to_owned());
-        match (&runs.verb, extent) {
-            (RunVerb::Program { arguments, .. }, Extent::Full)
-            | (RunVerb::Program { smoke_arguments: arguments, .. }, Extent::Smoke) => {
-                planned.push(call(runs, arguments, file, set)?);
-            }
-            (verb, _) => {
-                let paths = match (verb, extent) {
-                    (RunVerb::Probe { paths, .. }, Extent::Full) => *paths,
-                    (RunVerb::Probe { smoke_paths, .. }, Extent::Smoke) => *smoke_paths,
-                    _ => 1,
-                };
-                let file = file.unwrap_or_default();
-                planned.extend(configurations(runs, paths, &file, set)?);
-            }
+        for seed in seeds {
+            planned.extend(plan_runs(runs, seed, extent)?);
         }
     }
     Ok(planned)
+}
+
+/// The runs of one name, under a seed or that of their file.
+fn plan_runs(
+    runs: &ExpectedRuns,
+    seed: Option<u64>,
+    extent: Extent,
+) -> Result<Vec<Planned>, Failure> {
+    let (file, set) = match extent {
+        Extent::Full => (&runs.file, &runs.set),
+        Extent::Smoke => (&runs.smoke, &runs.smoke_set),
+    };
+    let file = file.as_ref().map(|file| file.full().to_owned());
+    let mut set = set.clone();
+    set.extend(seed.map(|seed| format!("seed={seed}")));
+    match (&runs.verb, extent) {
+        (RunVerb::Program { arguments, .. }, Extent::Full)
+        | (RunVerb::Program { smoke_arguments: arguments, .. }, Extent::Smoke) => {
+            Ok(vec![call(runs, arguments, file, &set)?])
+        }
+        (verb, _) => {
+            let paths = match (verb, extent) {
+                (RunVerb::Probe { paths, .. }, Extent::Full) => *paths,
+                (RunVerb::Probe { smoke_paths, .. }, Extent::Smoke) => *smoke_paths,
+                _ => 1,
+            };
+            configurations(runs, paths, &file.unwrap_or_default(), &set)
+        }
+    }
 }
 
 /// Every configuration of a file.
@@ -190,6 +206,9 @@ struct Kept {
     /// Seconds that it took, beside whatever else ran at the time.
     elapsed_s: f64,
     observation: Observation,
+    /// The configurations that it executed itself, where it is a search.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    executed: Vec<Observation>,
 }
 
 /// Labs that runs share, by the settings that make them.
@@ -260,9 +279,10 @@ impl<'a> Runner<'a> {
         let alone = std::iter::once_with(|| in_turn(self.threads, &timed, one)).flatten();
         for (at, outcome) in together.chain(alone) {
             match outcome {
-                Ok((observation, seconds)) => {
-                    run_seconds += seconds;
-                    observations.push((at, observation));
+                Ok(kept) => {
+                    run_seconds += kept.elapsed_s;
+                    let all = std::iter::once(kept.observation).chain(kept.executed);
+                    observations.extend(all.map(|observation| (at, observation)));
                 }
                 Err(Stopped::Missing(why)) => missing = Some(why),
                 Err(Stopped::Failed(failure)) => return Err(failure),
@@ -273,8 +293,8 @@ impl<'a> Runner<'a> {
         Ok(Observed { observations, run_seconds, missing })
     }
 
-    /// The run, and the seconds that it took when it was made.
-    fn one(&self, run: &Planned) -> Result<(Observation, f64), Stopped> {
+    /// The run as it is kept, now or from before.
+    fn one(&self, run: &Planned) -> Result<Kept, Stopped> {
         if let Some(kept) = kept(self.folder, run)? {
             return Ok(kept);
         }
@@ -282,24 +302,28 @@ impl<'a> Runner<'a> {
             return Err(Stopped::Failed(self.interrupted()));
         }
         let watch = Stopwatch::start();
-        let observation = self.make(run)?;
+        let (observation, executed) = self.make(run)?;
         let elapsed_s = watch.elapsed().as_secs_f64();
-        let kept = Kept { identity: run.identity.clone(), elapsed_s, observation };
+        let kept = Kept { identity: run.identity.clone(), elapsed_s, observation, executed };
         self.folder.write_json(&file_of(run), &kept).map_err(Failure::from)?;
         self.advance(run.weight);
-        Ok((kept.observation, elapsed_s))
+        Ok(kept)
     }
 
-    fn make(&self, run: &Planned) -> Result<Observation, Stopped> {
+    /// What a run comes to, and the configurations that a search executed itself.
+    fn make(&self, run: &Planned) -> Result<(Observation, Vec<Observation>), Stopped> {
         match &run.work {
             Work::Run { verb: RunVerb::Probe { .. }, paths, experiment } => {
-                self.probe(run, *paths, experiment)
+                Ok((self.probe(run, *paths, experiment)?, Vec::new()))
             }
-            Work::Run { verb, experiment, .. } => self.run(run, verb, experiment),
+            Work::Run { verb, experiment, .. } => {
+                Ok((self.run(run, verb, experiment)?, Vec::new()))
+            }
             Work::Call { arguments, file, set } => {
                 let out = self.folder.path().join(file_of(run).replace(".json", ""));
-                call::call(arguments, file.as_deref(), set, &out)
-                    .map(|object| Observation::of_report(&run.runs, &object))
+                let object = call::call(arguments, file.as_deref(), set, &out)?;
+                let report = Observation::of_report(&run.runs, &object);
+                Ok((report, Observation::of_executed(&run.runs, &object)))
             }
         }
     }
@@ -473,12 +497,16 @@ fn lab_key(experiment: &Experiment) -> Value {
     settings
 }
 
-fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<(Observation, f64)>, Failure> {
+fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<Kept>, Failure> {
     let kept: Option<Kept> = folder.read_json(&file_of(run), "run")?;
     let same = kept.filter(|kept| kept.identity == run.identity);
-    Ok(same.map(|kept| {
-        let (runs, name) = (run.runs.clone(), run.name.clone());
-        (Observation { runs, run: name, ..kept.observation }, kept.elapsed_s)
+    // Another experiment may have made it under other names.
+    Ok(same.map(|mut kept| {
+        (kept.observation.runs, kept.observation.run) = (run.runs.clone(), run.name.clone());
+        for executed in &mut kept.executed {
+            executed.runs.clone_from(&run.runs);
+        }
+        kept
     }))
 }
 

@@ -31,6 +31,8 @@ impl Bars {
             .collect();
         let of_bars = data.series.iter().enumerate().filter(|(idx, _)| is_bars(*idx));
         let gap = smallest_gap(of_bars.map(|(_, runs)| runs), figure.x.scale)?;
+        // Names have their places whether or not they all have bars.
+        let gap = if figure.x.names.is_empty() { gap } else { 1.0 };
         Some(Self { gap, ranks, count })
     }
 

@@ -35,6 +35,8 @@ struct Measures {
 const ALONE: Measures =
     Measures { width: 760.0, plot_height: 330.0, most_x_ticks: 9, most_y_ticks: 8 };
 
+/// Most lines of names below an axis that explain its numbers.
+const MOST_NAME_LINES: usize = 6;
 /// Least height of a row of an axis of rows, and the height that such a figure may grow to.
 const ROW: f64 = 20.0;
 const MOST_HEIGHT: f64 = 1600.0;
@@ -129,7 +131,7 @@ pub(super) fn alone<'a>(
     lettering: &Lettering,
 ) -> Option<Sheet<'a>> {
     let (figure, data_of_figure) = (figures.first()?, data.first()?);
-    let rows = figure.y.rows.len() as f64 * ROW;
+    let rows = figure.y.names.len() as f64 * ROW;
     let plot_height = ALONE.plot_height.max(rows.min(MOST_HEIGHT));
     let measures = Measures { plot_height, ..ALONE };
     let plan = Plan::new(figure, data_of_figure, looks.looks.first()?, measures, lettering);
@@ -140,16 +142,12 @@ pub(super) fn alone<'a>(
         Place::Beside(legend) if legend.width() > 0.0 => legend.width() + 16.0,
         Place::Beside(_) | Place::Below(_) => 0.0,
     };
-    let texts = plan.texts(inner - plan.side, &[], lettering);
+    let room = inner - beside - plan.side;
+    let width = room - plan.overhang(room, measures, lettering);
+    let texts = plan.texts(inner - plan.side, width, &[], lettering);
     let mut labels = Vec::new();
     let (head, side, foot) = (texts.head(), plan.side, texts.foot());
-    let room = inner - beside - side;
-    let frame = Frame {
-        left: EDGE + side,
-        top: EDGE + head,
-        width: room - plan.overhang(room, measures, lettering),
-        height: measures.plot_height,
-    };
+    let frame = Frame { left: EDGE + side, top: EDGE + head, width, height: measures.plot_height };
     let panel = plan.put(&texts, frame, EDGE, measures, lettering, &mut labels);
     let mut height = EDGE + head + measures.plot_height + foot + EDGE;
     let swatches = match place {
@@ -211,7 +209,7 @@ pub(super) fn grid<'a>(
             .by_ref()
             .take(columns)
             .map(|plan| {
-                let texts = plan.texts(room, &common, lettering);
+                let texts = plan.texts(room, frame_width, &common, lettering);
                 (plan, texts)
             })
             .collect();
@@ -253,7 +251,7 @@ impl<'a> Plan<'a> {
         let y = y_range(figure, data, bars.as_ref()).map(|range| {
             let extent = |_: &str| TICK * LEADING + 8.0;
             let (length, most) = (measures.plot_height, measures.most_y_ticks);
-            let ticks = match figure.y.rows.as_slice() {
+            let ticks = match figure.y.names.as_slice() {
                 [] => ticks(&range, TickNumbers::Any, length, most, extent),
                 rows => row_ticks(&range, rows, length),
             };
@@ -278,8 +276,14 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The texts of the panel, without the notes in `elsewhere`.
-    fn texts(&self, width: f64, elsewhere: &[String], lettering: &Lettering) -> Texts {
+    /// The texts of a panel of this width around its frame, without the notes in `elsewhere`.
+    fn texts(
+        &self,
+        width: f64,
+        frame_width: f64,
+        elsewhere: &[String],
+        lettering: &Lettering,
+    ) -> Texts {
         let notes = self.figure.notes.iter().filter(|note| !elsewhere.contains(note));
         let given: Vec<&String> = notes.collect();
         let mut notes: Vec<String> = given.iter().take(MOST_NOTES).copied().cloned().collect();
@@ -289,9 +293,22 @@ impl<'a> Plan<'a> {
         notes.extend(self.data.notes());
         Texts {
             title: lettering.wrap(&self.figure.title, TITLE, width, 3),
-            x_title: lettering.wrap(&axis_title(&self.figure.x), AXIS, width, 2),
+            x_title: self.x_title(frame_width, lettering),
             notes: notes.iter().flat_map(|note| lettering.wrap(note, NOTE, width, 4)).collect(),
         }
+    }
+
+    /// The lines below the x axis, which explain names that do not fit below their places.
+    fn x_title(&self, width: f64, lettering: &Lettering) -> Vec<String> {
+        let axis = &self.figure.x;
+        let mut lines = lettering.wrap(&axis_title(axis), AXIS, width, 2);
+        if !names_fit(&axis.names, width, lettering) {
+            let numbered =
+                (1..).zip(&axis.names).map(|(at, name): (u32, _)| format!("{at}: {name}"));
+            let listed = numbered.collect::<Vec<_>>().join(", ");
+            lines.extend(lettering.wrap(&listed, AXIS, width, MOST_NAME_LINES));
+        }
+        lines
     }
 
     fn x_ticks(
@@ -301,6 +318,13 @@ impl<'a> Plan<'a> {
         measures: Measures,
         lettering: &Lettering,
     ) -> Ticks {
+        let names = &self.figure.x.names;
+        if !names.is_empty() {
+            let fit = names_fit(names, width, lettering);
+            let label =
+                |place: usize| if fit { names[place].clone() } else { (place + 1).to_string() };
+            return named_ticks(range, (0..names.len()).map(|place| (place, label(place))));
+        }
         let numbers = tick_numbers(self.data, self.bars.as_ref(), range.scale);
         let extent = |label: &str| lettering.width(label, TICK) + 12.0;
         ticks(range, numbers, width, measures.most_x_ticks, extent)
@@ -358,6 +382,9 @@ fn axis_title(axis: &Axis) -> String {
 }
 
 fn x_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Range> {
+    if !figure.x.names.is_empty() && !data.is_empty() {
+        return Some(range_of(&figure.x.names));
+    }
     let places = data.series.iter().flat_map(|runs| runs.samples().map(|s| s.x));
     let range = Range::around(figure.x.scale, places)?;
     let room = match bars {
@@ -370,18 +397,29 @@ fn x_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Rang
 /// A tick in the middle of every row, or of every n-th where they are too many to be named.
 fn row_ticks(range: &Range, rows: &[String], length: f64) -> Ticks {
     let every = (rows.len() as f64 * TICK * LEADING / length).ceil().max(1.0) as usize;
-    let named = rows.iter().enumerate().step_by(every);
-    let tick = |(row, name): (usize, &String)| Tick {
-        at: range.fraction(row as f64),
-        label: name.clone(),
-    };
+    named_ticks(range, rows.iter().cloned().enumerate().step_by(every))
+}
+
+/// Ticks with names at whole places.
+fn named_ticks(range: &Range, named: impl Iterator<Item = (usize, String)>) -> Ticks {
+    let tick = |(place, label)| Tick { at: range.fraction(place as f64), label };
     Ticks { major: named.map(tick).collect(), minor: Vec::new() }
 }
 
+/// Whether names keep clear of each other side by side.
+fn names_fit(names: &[String], width: f64, lettering: &Lettering) -> bool {
+    let room = width / names.len() as f64;
+    names.iter().all(|name| lettering.width(name, TICK) + 12.0 <= room)
+}
+
+/// Room for names at whole places.
+fn range_of(names: &[String]) -> Range {
+    Range { scale: Scale::Linear, low: -0.5, high: names.len() as f64 - 0.5 }
+}
+
 fn y_range(figure: &Figure, data: &Prepared, bars: Option<&Bars>) -> Option<Range> {
-    if !figure.y.rows.is_empty() && !data.is_empty() {
-        let rows = figure.y.rows.len() as f64;
-        return Some(Range { scale: Scale::Linear, low: -0.5, high: rows - 0.5 });
+    if !figure.y.names.is_empty() && !data.is_empty() {
+        return Some(range_of(&figure.y.names));
     }
     let samples = || data.series.iter().flat_map(|runs| runs.samples());
     samples().next()?;

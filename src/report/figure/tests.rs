@@ -211,9 +211,9 @@ fn coordinate() -> impl Strategy<Value = f64> {
 }
 
 fn any_axis() -> impl Strategy<Value = Axis> {
-    let rows = prop::collection::vec(".{0,20}", 0..4);
-    (".{0,30}", ".{0,5}", prop_oneof![Just(Scale::Linear), Just(Scale::Log)], rows)
-        .prop_map(|(label, unit, scale, rows)| Axis { label, unit, scale, rows })
+    let names = prop::collection::vec(".{0,20}", 0..4);
+    (".{0,30}", ".{0,5}", prop_oneof![Just(Scale::Linear), Just(Scale::Log)], names)
+        .prop_map(|(label, unit, scale, names)| Axis { label, unit, scale, names })
 }
 
 fn any_series() -> impl Strategy<Value = Series> {

@@ -39,7 +39,7 @@ pub fn gantt(title: &str, trace: &Trace, source: Source, window: Window) -> Figu
             (machine.index() < n_machines).then(|| first_machine + n_machines - 1 - machine.index())
         }
     };
-    let mut figure = Figure::new(title, Axis::linear("time", "s"), Axis::of_rows(rows));
+    let mut figure = Figure::new(title, Axis::linear("time", "s"), Axis::of_names(rows));
     for (name, kinds) in KINDS {
         let mut points = Vec::new();
         for span in trace.timeline.iter().filter(|span| kinds.contains(&kind(span.doing))) {

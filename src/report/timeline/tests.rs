@@ -99,7 +99,7 @@ fn a_picture_shows_every_kind_of_work_within_its_window_and_can_be_drawn() {
     let trace = trace(&scenario(2, FcPlacement::Merged));
     let window = Window::opening(&trace);
     let figure = gantt("test", &trace, Source::Predicted, window);
-    assert_eq!(figure.y.rows.len(), 4 + 2);
+    assert_eq!(figure.y.names.len(), 4 + 2);
     for series in figure.series.iter().filter(|series| series.mark == Mark::Spans) {
         assert_eq!(series.points.len() % 2, 0);
         let last = window.until.as_secs_f64();

@@ -9,7 +9,7 @@ pub fn find(expectation: &Expectation, parts: &[Part<'_>]) -> Finding {
     let time = |part: &Part<'_>| part.runs.iter().find_map(|run| run.time_per_update_s);
     let first = parts.first().and_then(time);
     let (mut predicted, mut paper) = (Vec::new(), Vec::new());
-    for (place, part) in (1_u32..).zip(parts) {
+    for (place, part) in (0_u32..).zip(parts) {
         let name = format!("relative speed, {}", part.name);
         let speed = first.zip(time(part)).map(|(first, own)| first / own);
         finding.put(format!("time of a mini-batch (s), {}", part.name), time(part));
@@ -19,11 +19,10 @@ pub fn find(expectation: &Expectation, parts: &[Part<'_>]) -> Finding {
         paper.extend(read.map(|number| (f64::from(place), number.bound.value())));
         finding.put(name, speed);
     }
-    let names: Vec<String> =
-        (1..).zip(parts).map(|(place, part): (u32, _)| format!("{place}: {}", part.name)).collect();
+    let names = parts.iter().map(|part| part.name.to_owned()).collect();
     let mut figure = Figure::new(
         "speed of a machine's devices together",
-        Axis::linear(names.join(", "), ""),
+        Axis::of_names(names),
         Axis::linear("speed relative to the first", ""),
     );
     figure.series.push(Series::new("relative speed", Source::Predicted, Mark::Bars, predicted));

@@ -41,24 +41,23 @@ fn methods(run: &Observation) -> Vec<&str> {
 
 /// Regret, and what was spent, one bar a method.
 fn pictures(name: &str, run: &Observation, methods: &[&str]) -> [Figure; 2] {
-    let labels: Vec<String> =
-        (1_u32..).zip(methods).map(|(at, method)| format!("{at}: {method}")).collect();
+    let names: Vec<String> = methods.iter().map(|&method| method.to_owned()).collect();
     let bars = |key: &str, scale: f64| -> Vec<(f64, f64)> {
         let value = |method| run.quantity(&format!("methods.{method}.{key}"));
-        let placed = (1_u32..).zip(methods);
+        let placed = (0_u32..).zip(methods);
         placed.filter_map(|(at, method)| Some((f64::from(at), scale * value(method)?))).collect()
     };
     let source = Source::from(run.kind);
     let mut regret = Figure::new(
         format!("time of the choice over the best, {name}"),
-        Axis::linear(labels.join(", "), ""),
+        Axis::of_names(names.clone()),
         Axis::linear("regret", "×"),
     );
     regret.series.push(Series::new("median", source, Mark::Bars, bars("median_regret", 1.0)));
     regret.series.push(Series::new("worst", source, Mark::Bars, bars("worst_regret", 1.0)));
     let mut spent = Figure::new(
         format!("what the search spent, {name}"),
-        Axis::linear(labels.join(", "), ""),
+        Axis::of_names(names.clone()),
         Axis::linear("gradients of the grid", "%"),
     );
     let shares = bars("share_of_whole_grid", 100.0);

@@ -14,20 +14,17 @@ pub fn find(expectation: &Expectation, parts: &[Part<'_>]) -> Finding {
         }
     }
     let (mut found, mut expected, mut names) = (Vec::new(), Vec::new(), Vec::new());
-    for (place, number) in (1_u32..).zip(&expectation.numbers) {
+    for number in &expectation.numbers {
         let Some(Some(value)) = finding.value(&number.name) else { continue };
-        found.push((f64::from(place), value));
-        expected.push((f64::from(place), number.bound.value()));
-        names.push(format!("{place}: {}", number.name));
+        let place = f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        found.push((place, value));
+        expected.push((place, number.bound.value()));
+        names.push(number.name.clone());
     }
-    let mut figure = Figure::new(
-        expectation.title.clone(),
-        Axis::linear("number of the expectation", ""),
-        Axis::linear("value", ""),
-    );
+    let title = expectation.title.clone();
+    let mut figure = Figure::new(title, Axis::of_names(names), Axis::linear("value", ""));
     figure.series.push(Series::new("found", Source::Measured, Mark::Bars, found));
     figure.series.push(Series::new("expected", Source::Theory, Mark::Points, expected));
-    figure.notes = names;
     finding.pictures.push(("reported", vec![figure]));
     finding
 }
