@@ -4,7 +4,7 @@ use super::KernelError;
 use super::lowered::Lowered;
 use super::microkernel::{Engine, Instructions};
 use super::packed;
-use super::parallel::Units;
+use super::reduction::sum_planes;
 use super::shape::ConvolutionShape;
 use super::winograd;
 
@@ -170,48 +170,21 @@ pub fn backward_weights(
         shape.check_len("bias gradient", gradient.len(), shape.sizes().filters)?;
     }
     let method = lowering.method(shape)?;
-    if let Some(gradient) = bias_gradient {
-        let engine = match method {
-            Method::Winograd(engine) | Method::Packed(engine) => Some(engine),
-            Method::Lowered(_) => None,
-        };
-        sum_planes(engine, shape, output_gradient, gradient);
-    }
+    let bias_of =
+        |engine| move |gradient: &mut [f32]| sum_planes(engine, shape, output_gradient, gradient);
     match method {
         Method::Winograd(engine) => {
+            bias_gradient.map(bias_of(Some(engine)));
             winograd::backward_weights(engine, shape, input, output_gradient, weight_gradient);
         }
         Method::Packed(engine) => {
-            packed::backward_weights(engine, shape, input, output_gradient, weight_gradient);
+            let gradients = packed::Gradients { weights: weight_gradient, bias: bias_gradient };
+            packed::backward_weights(engine, shape, input, output_gradient, gradients);
         }
         Method::Lowered(lowered) => {
+            bias_gradient.map(bias_of(None));
             lowered.backward_weights(input, output_gradient, weight_gradient);
         }
     }
     Ok(())
-}
-
-/// Sums the planes of each filter over the mini-batch.
-fn sum_planes(
-    engine: Option<Engine>,
-    shape: &ConvolutionShape,
-    output_gradient: &[f32],
-    sums: &mut [f32],
-) {
-    let (filters, pixels) = (shape.sizes().filters, shape.output_pixels());
-    let units = Units {
-        count: filters,
-        flops_per_unit: (shape.output_len() / filters) as u64,
-        bounds: |filter| filter,
-    };
-    units.run(sums, |filter, sum| {
-        let planes = output_gradient.chunks_exact(pixels).skip(filter).step_by(filters);
-        let plane_sum = |plane: &[f32]| match engine {
-            Some(engine) => engine.sum(plane),
-            None => plane.iter().sum(),
-        };
-        let total: f64 = planes.map(|plane| f64::from(plane_sum(plane))).sum();
-        #[expect(clippy::cast_possible_truncation, reason = "the sum is rounded once, at the end")]
-        sum.fill(total as f32);
-    });
 }

@@ -13,6 +13,13 @@ const GRADIENT_UNITS: usize = 16;
 /// Least work of one such unit.
 const GRADIENT_UNIT_FLOPS: u64 = 8_000_000;
 
+/// Partial sums, in floats, that may wait to be added where several threads make them: with more of
+/// them, threads wait for each other less often.
+const PARTIAL_SUMS: usize = 1024 * 1024;
+
+/// Floats that a thread adds in one go.
+const ADDED_AT_ONCE: usize = 16 * 1024;
+
 /// Division of a sum over the images into partial sums, and of each into blocks.
 ///
 /// The numbers depend on the shape only; partial sums are added in their order.
@@ -64,7 +71,11 @@ impl Chunks {
                 work(unit % self.blocks, items, sums);
             });
         };
-        let at_once = threads().min(self.chunks - 1);
+        let at_once = match threads() {
+            1 => 1,
+            threads => threads.max(PARTIAL_SUMS / length),
+        };
+        let at_once = at_once.min(self.chunks - 1);
         with_buffers([at_once * length], |[partial]| {
             // The first chunk needs no partial sum, so its wave has room for one chunk less.
             let mut done = at_once.max(1);
@@ -88,11 +99,20 @@ impl Chunks {
 
 /// Adds partial sums, which lie one behind the other, to the total.
 fn add_in_order(total: &mut [f32], partial: &[f32]) {
-    for sums in partial.chunks_exact(total.len()) {
-        for (total, sum) in total.iter_mut().zip(sums) {
-            *total += sum;
+    let length = total.len();
+    let units = Units {
+        count: length.div_ceil(ADDED_AT_ONCE),
+        flops_per_unit: (partial.len() / length * ADDED_AT_ONCE) as u64,
+        bounds: |unit| length.min(unit * ADDED_AT_ONCE),
+    };
+    units.run(total, |unit, total| {
+        for sums in partial.chunks_exact(length) {
+            let sums = &sums[unit * ADDED_AT_ONCE..][..total.len()];
+            for (total, sum) in total.iter_mut().zip(sums) {
+                *total += sum;
+            }
         }
-    }
+    });
 }
 
 /// A weight gradient in blocks of channels, each summed as filter, tap, channel.
@@ -172,4 +192,29 @@ fn reorder(shape: &ConvolutionShape, channels: Range<usize>, sums: &[f32], gradi
             }
         }
     }
+}
+
+/// Sums the planes of each filter over the mini-batch.
+pub(super) fn sum_planes(
+    engine: Option<Engine>,
+    shape: &ConvolutionShape,
+    output_gradient: &[f32],
+    sums: &mut [f32],
+) {
+    let (filters, pixels) = (shape.sizes().filters, shape.output_pixels());
+    let units = Units {
+        count: filters,
+        flops_per_unit: (shape.output_len() / filters) as u64,
+        bounds: |filter| filter,
+    };
+    units.run(sums, |filter, sum| {
+        let planes = output_gradient.chunks_exact(pixels).skip(filter).step_by(filters);
+        let plane_sum = |plane: &[f32]| match engine {
+            Some(engine) => engine.sum(plane),
+            None => plane.iter().sum(),
+        };
+        let total: f64 = planes.map(|plane| f64::from(plane_sum(plane))).sum();
+        #[expect(clippy::cast_possible_truncation, reason = "the sum is rounded once, at the end")]
+        sum.fill(total as f32);
+    });
 }

@@ -1,5 +1,6 @@
 //! The parameter server: the current model, and the one place where it changes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{
@@ -272,34 +273,41 @@ fn attract(attraction: f32, centre: &mut [f32], local: &mut [f32]) {
     }
 }
 
+/// Σ weight · gradient, one vector per phase.
+struct Sum<'g> {
+    conv: Cow<'g, [f32]>,
+    fc: Cow<'g, [f32]>,
+}
+
 /// Σ weight · gradient of the part that is to change; the other part stays empty.
 fn summed<'g>(
     part: ModelPart,
     terms: &[Term],
     gradient_of: impl Fn(MachineId) -> &'g Gradient,
-) -> Gradient {
+) -> Sum<'g> {
     let sum = |entries: fn(&Gradient) -> &Vec<f32>| {
         let of = |term: &Term| (term.weight, entries(gradient_of(term.machine)).as_slice());
         weighted_sum(terms.iter().map(of))
     };
-    Gradient {
-        conv: if part == ModelPart::Fc { Vec::new() } else { sum(|g| &g.conv) },
-        fc: if part == ModelPart::Conv { Vec::new() } else { sum(|g| &g.fc) },
+    let nothing = || Cow::Borrowed(&[][..]);
+    Sum {
+        conv: if part == ModelPart::Fc { nothing() } else { sum(|g| &g.conv) },
+        fc: if part == ModelPart::Conv { nothing() } else { sum(|g| &g.fc) },
     }
 }
 
 /// Σ weight · vector, in the order of the terms.
 ///
 /// The order is the strategy's, never the order of arrival, so every clock gives the same bits. One
-/// vector alone with weight 1 is returned as it is.
+/// vector alone with weight 1 is the sum as it lies.
 ///
 /// # Panics
 /// When there is no vector, or vectors differ in length.
-fn weighted_sum<'a>(terms: impl IntoIterator<Item = (f32, &'a [f32])>) -> Vec<f32> {
+fn weighted_sum<'a>(terms: impl IntoIterator<Item = (f32, &'a [f32])>) -> Cow<'a, [f32]> {
     let terms: Vec<(f32, &[f32])> = terms.into_iter().collect();
     let (first, rest) = terms.split_first().expect("a sum has at least one term");
     if rest.is_empty() && first.0.to_bits() == 1_f32.to_bits() {
-        return first.1.to_vec();
+        return Cow::Borrowed(first.1);
     }
     let mut sum = vec![0.0; first.1.len()];
     for (weight, vector) in terms {
@@ -308,7 +316,7 @@ fn weighted_sum<'a>(terms: impl IntoIterator<Item = (f32, &'a [f32])>) -> Vec<f3
             *s += weight * entry;
         }
     }
-    sum
+    Cow::Owned(sum)
 }
 
 #[cfg(test)]

@@ -185,9 +185,17 @@ macro_rules! kernels {
         fn sum(values: &[f32]) -> f32 {
             let mut sums = [zero(); 4];
             let (blocks, rest) = values.as_chunks::<LANES>();
-            for (at, block) in blocks.iter().enumerate() {
-                // SAFETY: a block is one vector.
-                sums[at % 4] = add(sums[at % 4], unsafe { load(block.as_ptr()) });
+            // Sums that a variable chooses would go through memory.
+            let (fours, last) = blocks.as_chunks::<4>();
+            for four in fours {
+                for (sum, block) in sums.iter_mut().zip(four) {
+                    // SAFETY: a block is one vector.
+                    *sum = add(*sum, unsafe { load(block.as_ptr()) });
+                }
+            }
+            for block in last {
+                // SAFETY: as above.
+                sums[0] = add(sums[0], unsafe { load(block.as_ptr()) });
             }
             if !rest.is_empty() {
                 // SAFETY: the rest has at least one float and fewer than a vector.

@@ -7,6 +7,7 @@ use super::super::packing::{BLOCK_DEPTH, ColumnPanel, ColumnPanels, RowPanels, S
 use super::super::parallel::{Units, part, threads};
 use super::super::scratch::with_buffers;
 use super::super::staging::{Planar, Window};
+use super::clipped;
 
 /// A matrix inside the weights of one group: element (`row`, `depth`) is at
 /// `rows[row] + depths[depth]`.
@@ -50,6 +51,9 @@ impl Correlation {
         bias: Option<&[f32]>,
         output: &mut [f32],
     ) {
+        if clipped::pays(self) {
+            return clipped::run(self, source, weights, bias, output);
+        }
         let planar = Planar::new(self.window);
         let depth = self.planes * self.window.taps();
         let group_len = self.rows * depth;

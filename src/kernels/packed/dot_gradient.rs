@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use super::super::microkernel::{Dots, Engine, Offsets, StagedDots, VectorRuns};
 use super::super::packing::{ColumnPanels, RowPanels};
+use super::super::reduction::Chunks;
 use super::super::scratch::with_buffers;
 use super::super::shape::ConvolutionShape;
 use super::super::staging::Planar;
+use super::Gradients;
 
 /// The weight gradient as dot products along the pixels, for few weights.
 ///
@@ -54,7 +56,30 @@ impl<'a> DotGradient<'a> {
         }
     }
 
-    pub fn unit(&self, group: usize, images: Range<usize>, gradient: &mut [f32]) {
+    /// Overwrites both gradients.
+    ///
+    /// The sums for the bias stand behind those of a group's weights, so that an output gradient is
+    /// read for both while it is in the caches.
+    pub fn run(&self, gradients: Gradients<'_>) {
+        let (sizes, filters) = (self.shape.sizes(), self.shape.group_filters());
+        let weights = filters * self.shape.depth();
+        let chunks = Chunks::new(self.shape, sizes.groups, sizes.batch);
+        with_buffers([sizes.groups * (weights + filters)], |[total]| {
+            chunks.sum(total, |group, images, sums| self.unit(group, images, sums));
+            let Gradients { weights: target, bias } = gradients;
+            let sums = total.chunks_exact(weights + filters);
+            for (target, sums) in target.chunks_exact_mut(weights).zip(sums.clone()) {
+                target.copy_from_slice(&sums[..weights]);
+            }
+            for (target, sums) in
+                bias.into_iter().flat_map(|bias| bias.chunks_exact_mut(filters)).zip(sums)
+            {
+                target.copy_from_slice(&sums[weights..]);
+            }
+        });
+    }
+
+    fn unit(&self, group: usize, images: Range<usize>, gradient: &mut [f32]) {
         let (shape, engine) = (self.shape, self.engine);
         let (filters, depth, pixels) =
             (shape.group_filters(), shape.depth(), shape.output_pixels());
@@ -66,12 +91,17 @@ impl<'a> DotGradient<'a> {
             depth * row_len + engine.slack(),
             filters * row_len,
         ];
+        let (gradient, bias) = gradient.split_at_mut(filters * depth);
+        bias.fill(0.0);
         with_buffers(lengths, |[sums, stage, right, left]| {
             sums.fill(0.0);
             for image in images {
                 let place = image * shape.sizes().groups + group;
                 self.planar.stage(engine, &self.input[place * planes_len..][..planes_len], stage);
                 let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
+                for (bias, row) in bias.iter_mut().zip(rows.chunks_exact(pixels)) {
+                    *bias += engine.sum(row);
+                }
                 if let Some(runs) = &self.whole_vectors {
                     self.dots_of_stage(rows, (stage, runs), sums);
                     continue;

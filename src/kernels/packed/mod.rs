@@ -10,19 +10,25 @@
 //! | data gradient, stride 1 | flipped weights, `C × FT` | gradient under each tap, `FT × HW` | gradient, `C × HW` |
 //! | data gradient, otherwise | weights, `CT × F` | output gradient, `F × P` | added tap by tap into the image |
 //! | weight gradient | output gradient, `F × P` | pixels under each tap, `P × TC` | gradient, `F × TC` |
+//!
+//! Where the padding is a good part of what a window meets, the first, second and last of these leave
+//! the products with its zeros out ([`clipped`], [`clipped_gradient`]).
 
+mod clipped;
+mod clipped_gradient;
 mod correlation;
 mod dot_gradient;
 mod scatter;
 mod tile_gradient;
 
+use clipped_gradient::ClippedGradient;
 use correlation::{Correlation, Weights};
 use dot_gradient::DotGradient;
 use scatter::Scatter;
 use tile_gradient::TileGradient;
 
 use super::microkernel::Engine;
-use super::reduction::Chunks;
+use super::reduction::sum_planes;
 use super::shape::ConvolutionShape;
 use super::staging::Window;
 
@@ -97,20 +103,30 @@ fn gather_data(
     correlation.run(output_gradient, &weights, None, input_gradient);
 }
 
-/// Gradient of the weights, see [`super::backward_weights`].
+/// What [`super::backward_weights`] overwrites.
+pub(super) struct Gradients<'a> {
+    pub weights: &'a mut [f32],
+    pub bias: Option<&'a mut [f32]>,
+}
+
+/// Gradient of the weights and of the bias, see [`super::backward_weights`].
 pub(super) fn backward_weights(
     engine: Engine,
     shape: &ConvolutionShape,
     input: &[f32],
     output_gradient: &[f32],
-    weight_gradient: &mut [f32],
+    gradients: Gradients<'_>,
 ) {
     let sums = shape.group_filters() * shape.depth();
     if sums <= MOST_DOTS.min(MOST_DOTS_PER_PIXEL * shape.output_pixels()) {
-        let gradient = DotGradient::new(engine, shape, input, output_gradient);
-        let chunks = Chunks::new(shape, shape.sizes().groups, shape.sizes().batch);
-        chunks.sum(weight_gradient, |unit, images, sums| gradient.unit(unit, images, sums));
-    } else {
-        TileGradient::new(engine, shape, input, output_gradient).run(weight_gradient);
+        DotGradient::new(engine, shape, input, output_gradient).run(gradients);
+        return;
+    }
+    if let Some(bias) = gradients.bias {
+        sum_planes(Some(engine), shape, output_gradient, bias);
+    }
+    match ClippedGradient::new(engine, shape, input, output_gradient) {
+        Some(gradient) => gradient.run(gradients.weights),
+        None => TileGradient::new(engine, shape, input, output_gradient).run(gradients.weights),
     }
 }

@@ -10,7 +10,7 @@ use super::super::shape::ConvolutionShape;
 use super::super::staging::Interleaved;
 
 /// Sums of one block of the weight gradient, in floats: a part of the second-level cache.
-const GRADIENT_BLOCK: usize = 128 * 1024;
+pub(super) const GRADIENT_BLOCK: usize = 128 * 1024;
 
 /// The weight gradient as a product with the kernel taps as columns, channels innermost.
 pub(super) struct TileGradient<'a> {

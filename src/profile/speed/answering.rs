@@ -9,7 +9,7 @@ use super::convolution::{Pass, Tensors};
 use super::dialogue::{Answer, Introduction, Ready, Request, Results, Subject};
 use super::networks::{TrainingLoop, time_iterations};
 use super::sample::time;
-use super::{SpeedError, on_threads};
+use super::{SpeedError, pool};
 use crate::kernels::{Instructions, Lowering};
 
 /// Whose operations are measured.
@@ -44,11 +44,13 @@ pub fn answer_requests(
     };
     say(&mut output, &Introduction::Present { name: name.to_owned(), version, threads })?;
     let mut prepared = Prepared::Nothing;
+    // One pool for all requests, as for all iterations of a run: its threads keep their memory.
+    let pool = pool(threads)?;
     for line in input.lines() {
         let line = line?;
         let request = serde_json::from_str(&line)
             .map_err(|error| SpeedError::Request { line, reason: error.to_string() })?;
-        let answer = on_threads(threads, || prepared.answer(request, operations))?;
+        let answer = pool.install(|| prepared.answer(request, operations));
         say(&mut output, &answer.unwrap_or_else(|error| Answer::Refused(error.to_string())))?;
     }
     Ok(())
@@ -96,8 +98,8 @@ impl Prepared {
                 (passes, parameters, flops) = (all_passes(), 0, flops_of);
                 *self = Prepared::Burn(Box::new(BurnConvolution::new(subject)?));
             }
-            (Subject::Network { network, mini_batch, device }, Operations::Own) => {
-                let training = TrainingLoop::new(network, *device, *mini_batch)?;
+            (Subject::Network { network, mini_batch, device, parts }, Operations::Own) => {
+                let training = TrainingLoop::new(network, *device, *mini_batch, *parts)?;
                 let counted = (training.parameters(), training.flops());
                 passes = vec![Pass::Iteration];
                 (parameters, flops) = counted;

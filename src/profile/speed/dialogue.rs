@@ -41,6 +41,9 @@ pub(super) enum Subject {
         mini_batch: usize,
         /// On which of this program's devices; others may ignore it.
         device: DeviceName,
+        /// Equal parts into which this program cuts a mini-batch, to compute them at the same time;
+        /// others may ignore it.
+        parts: usize,
     },
 }
 

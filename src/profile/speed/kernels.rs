@@ -3,7 +3,7 @@
 use super::convolution::{CONVOLUTIONS, ConvolutionSubject, Pass, Tensors};
 use super::numbers::made_up;
 use super::sample::{Timing, alternate};
-use super::{Measurement, Peaks, Scale, Section, SpeedError, Step, Survey, Unit, on_threads};
+use super::{Measurement, Peaks, Scale, Section, SpeedError, Step, Survey, Unit, on_threads, pool};
 use crate::kernels::{
     Instructions, KernelError, Lowering, matrix_product, release_scratch, scratch_bytes,
 };
@@ -328,11 +328,7 @@ fn partition_row(
 }
 
 fn pools(count: usize, threads: usize) -> Result<Vec<rayon::ThreadPool>, SpeedError> {
-    let pool = |_| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.map_err(|source| SpeedError::Pool { threads, source })
-    };
-    (0..count).map(pool).collect()
+    (0..count).map(|_| pool(threads)).collect()
 }
 
 fn time_cuts(

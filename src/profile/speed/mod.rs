@@ -316,6 +316,10 @@ impl Survey {
 
 /// Runs something in a pool of its own.
 fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, SpeedError> {
+    Ok(pool(threads)?.install(work))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool, SpeedError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    Ok(pool.map_err(|source| SpeedError::Pool { threads, source })?.install(work))
+    pool.map_err(|source| SpeedError::Pool { threads, source })
 }

@@ -1,17 +1,18 @@
 //! Whole training iterations.
 
+use std::sync::Arc;
+
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::protocol::{ModelPart, ModelServer, UpdateRule};
 use omnivore_sim::rng::{Seed, Stream, stream};
 use omnivore_sim::workload::{NetworkSpec, Phase};
-use rand_chacha::ChaCha8Rng;
 
 use super::dialogue::{Dialogue, Provider, Subject};
 use super::numbers::made_up;
 use super::sample::Timing;
 use super::{Measurement, Pass, Peaks, Scale, Section, SpeedError, Step, Survey, Unit};
 use crate::devices::{self, DeviceName};
-use crate::models::Model;
+use crate::models::{Model, SplitModel};
 
 /// Every entry of an update is computed, and the parameters stay where they are finite.
 const RULE: UpdateRule =
@@ -31,15 +32,15 @@ pub fn customary_mini_batch(network: &str) -> usize {
 
 /// A network that is trained on made-up images.
 pub struct TrainingLoop {
-    model: Model,
+    model: SplitModel,
     server: ModelServer,
     images: Vec<f32>,
     labels: Vec<u8>,
-    dropout: ChaCha8Rng,
 }
 
 impl TrainingLoop {
-    /// Prepares a network on a device.
+    /// Prepares a network on a device, where the mini-batch is cut into so many equal parts that are
+    /// computed at the same time.
     ///
     /// # Errors
     /// [`SpeedError::Device`] or [`SpeedError::Model`] where it is not possible.
@@ -47,8 +48,9 @@ impl TrainingLoop {
         network: &NetworkSpec,
         device: DeviceName,
         mini_batch: usize,
+        parts: usize,
     ) -> Result<Self, SpeedError> {
-        let model = Model::new(network, &devices::open(device)?)?;
+        let model = Arc::new(Model::new(network, &devices::open(device)?)?);
         let mut conv =
             model.initial_parameters(|tensor| stream(SEED, Stream::Initialisation { tensor }));
         let fc = conv.split_off(model.layout().conv);
@@ -58,21 +60,21 @@ impl TrainingLoop {
             server: ModelServer::new(RULE, InitialModel { conv, fc }),
             images: made_up(mini_batch * model.image_length(), 0),
             labels: (0..mini_batch).map(label).collect(),
-            dropout: stream(SEED, Stream::Evaluation),
-            model,
+            model: SplitModel::new(std::iter::repeat_n((model, 1), parts.max(1))),
         })
     }
 
     /// Number of parameters.
     pub fn parameters(&self) -> usize {
-        self.model.layout().total()
+        self.model.first().layout().total()
     }
 
     /// Operations of forward and backward; an update and everything but convolutions and fully
     /// connected layers is not counted.
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2⁵³")]
     pub fn flops(&self) -> f64 {
-        let phases = [Phase::Conv, Phase::Fc].map(|phase| self.model.workload().phase(phase));
+        let phases =
+            [Phase::Conv, Phase::Fc].map(|phase| self.model.first().workload().phase(phase));
         let per_image: u64 = phases.iter().map(|p| p.forward_flops.0 + p.backward_flops.0).sum();
         per_image as f64 * self.labels.len() as f64
     }
@@ -83,7 +85,7 @@ impl TrainingLoop {
     /// [`SpeedError::Model`], which only a bug can cause.
     pub fn iterate(&mut self) -> Result<(), SpeedError> {
         let weights = self.server.weights();
-        let dropout = &mut self.dropout;
+        let dropout = || stream(SEED, Stream::Evaluation);
         let images = self.images.clone();
         let mut forward = self.model.forward(&weights.conv, images, dropout)?;
         let activations = std::mem::take(&mut forward.activations);
@@ -118,6 +120,26 @@ pub fn network_steps<'a>(
     steps
 }
 
+/// What the threads of an iteration share.
+#[derive(Clone, Copy)]
+enum Way {
+    /// All compute the same kernel, which is how the program trains.
+    InsideKernels,
+    /// Each computes its part of the mini-batch; the gradients are summed.
+    OverTheBatch,
+}
+
+impl Way {
+    const ALL: [Self; 2] = [Self::InsideKernels, Self::OverTheBatch];
+
+    fn method(self) -> &'static str {
+        match self {
+            Self::InsideKernels => "",
+            Self::OverTheBatch => "threads over the batch",
+        }
+    }
+}
+
 fn iterations(
     survey: &Survey,
     network: &NetworkSpec,
@@ -129,31 +151,58 @@ fn iterations(
         Scale::Full => customary_mini_batch(&network.name),
         Scale::Smoke => 2,
     };
-    let mut dialogue = Dialogue::start(provider, threads)?;
-    let subject = Subject::Network { network: network.clone(), mini_batch, device };
-    let ready = dialogue.prepare(&subject)?;
-    let mut outcome = Ok(());
-    let once = dialogue.time(Pass::Iteration, 1)?;
-    let calls = survey.effort.calls(std::time::Duration::from_secs_f64(once));
-    let mut samples = Vec::new();
+    let ways: &[Way] = if threads == 1 { &[Way::InsideKernels] } else { &Way::ALL };
+    let mut dialogues = Vec::new();
+    for way in ways {
+        let parts = match way {
+            Way::InsideKernels => 1,
+            Way::OverTheBatch => threads.min(mini_batch),
+        };
+        let mut dialogue = Dialogue::start(provider, threads)?;
+        let subject = Subject::Network { network: network.clone(), mini_batch, device, parts };
+        let flops = dialogue.prepare(&subject)?.flops;
+        let once = dialogue.time(Pass::Iteration, 1)?;
+        let calls = survey.effort.calls(std::time::Duration::from_secs_f64(once));
+        dialogues.push((dialogue, calls, flops));
+    }
+    let mut samples = vec![Vec::new(); ways.len()];
     for _ in 0..survey.effort.rounds.max(1) {
-        match dialogue.time(Pass::Iteration, calls) {
-            Ok(seconds) => samples.push(seconds),
-            Err(error) => outcome = Err(error),
+        for ((dialogue, calls, _), samples) in dialogues.iter_mut().zip(&mut samples) {
+            samples.push(dialogue.time(Pass::Iteration, *calls)?);
         }
     }
-    outcome?;
-    let timing = Timing::new(samples);
-    let names = [network.name.as_str(), &device.to_string(), ""];
+    let mut rows = Vec::new();
+    for ((way, samples), (_, _, flops)) in ways.iter().zip(samples).zip(&dialogues) {
+        let timing = Timing::new(samples);
+        let subject = (network, device, mini_batch, threads);
+        rows.extend(rows_of(*way, subject, (&timing, *flops), peaks));
+    }
+    Ok(rows)
+}
+
+/// The rate of iterations in images and in operations.
+fn rows_of(
+    way: Way,
+    (network, device, mini_batch, threads): (&NetworkSpec, DeviceName, usize, usize),
+    (timing, flops): (&Timing, f64),
+    peaks: &Peaks,
+) -> Vec<Measurement> {
+    let names = [network.name.as_str(), &device.to_string(), way.method()];
     #[expect(clippy::cast_precision_loss, reason = "a mini-batch")]
     let work = (mini_batch as f64, Unit::ImagesPerSecond);
-    let images = Measurement::rate(Section::Network, names, threads, &timing, work);
-    let rate = peaks.rate(Section::Network, names, threads, (&timing, ready.flops));
+    let images = Measurement::rate(Section::Network, names, threads, timing, work);
+    let rate = peaks.rate(Section::Network, names, threads, (timing, flops));
     // A GPU has a peak of its own, which the processor's says nothing of.
     let on_the_processor = !matches!(device, DeviceName::Cuda(_));
     let fraction_of_limit = rate.fraction_of_limit.filter(|_| on_the_processor);
     let images = Measurement { fraction_of_limit, ..images };
-    Ok(vec![images, Measurement { method: "operations".to_owned(), fraction_of_limit, ..rate }])
+    match way {
+        Way::InsideKernels => {
+            let method = "operations".to_owned();
+            vec![images, Measurement { method, fraction_of_limit, ..rate }]
+        }
+        Way::OverTheBatch => vec![images],
+    }
 }
 
 /// Times an iteration in this process.

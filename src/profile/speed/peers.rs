@@ -15,7 +15,7 @@ use super::{Effort, Scale, SpeedError};
 use crate::devices::DeviceName;
 
 /// Threads of a library may spin for a while after their work; the next in turn waits that long.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What is compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,6 +184,7 @@ impl Contest<'_> {
                         Scale::Smoke => 2,
                     },
                     device,
+                    parts: 1,
                 };
                 let all = networks.iter().flat_map(|n| devices.iter().map(move |d| on(n, *d)));
                 all.collect()
