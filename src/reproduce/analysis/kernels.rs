@@ -38,6 +38,7 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
     }
     partitions(&rows, &mut finding);
     products(&rows, &mut finding);
+    lowered(&rows, &mut finding);
     memory(&rows, &mut finding);
     networks(&rows, &mut finding);
     finding
@@ -149,6 +150,34 @@ fn products(rows: &[Row], finding: &mut Finding) {
     }
     if !panels.is_empty() {
         finding.pictures.push(("matrix-products", panels.into_values().collect()));
+    }
+}
+
+/// Rates of lowered passes against `b_p`, a panel for each pass and number of threads.
+fn lowered(rows: &[Row], finding: &mut Finding) {
+    let found = by_count(rows, |name| name.starts_with("lowering/") && name.ends_with("/lowered"));
+    let mut panels: BTreeMap<(String, u32), Figure> = BTreeMap::new();
+    for ((name, threads), rates) in &found {
+        let mut parts = name.split('/').skip(1);
+        let (Some(layer), Some(pass)) = (parts.next(), parts.next()) else { continue };
+        if let (Some((_, first)), Some((_, last))) =
+            (rates.first_key_value(), rates.last_key_value())
+        {
+            let of = format!("{layer} {pass}, {threads} threads");
+            finding.put(format!("rate lowered at the largest b_p over 1, {of}"), last / first);
+        }
+        let panel = panels.entry((pass.to_owned(), *threads)).or_insert_with(|| {
+            Figure::new(
+                format!("{}, {threads} threads", pass.replace('_', " ")),
+                Axis::log("images lowered at once, b_p", ""),
+                Axis::linear("rate", "GFLOP/s"),
+            )
+        });
+        let series = Series::new(layer, Source::Measured, Mark::LineAndPoints, points(rates));
+        panel.series.push(series);
+    }
+    if !panels.is_empty() {
+        finding.pictures.push(("lowered-rate", panels.into_values().collect()));
     }
 }
 

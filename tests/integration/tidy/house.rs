@@ -69,11 +69,11 @@ pub fn experiments(files: &[TextFile]) -> Vec<Finding> {
         if !names.contains(&"README.md") {
             findings.push(missing_file("experiments", folder, "an experiment has a README.md"));
         }
-        if !names.contains(&"run.toml") && !names.contains(&"sweep.toml") {
+        if !["run.toml", "sweep.toml", "expectation.toml"].iter().any(|name| names.contains(name)) {
             findings.push(missing_file(
                 "experiments",
                 folder,
-                "an experiment has a run.toml or a sweep.toml",
+                "an experiment has a run.toml, a sweep.toml or an expectation.toml",
             ));
         }
     }
