@@ -129,14 +129,13 @@ fn measure_and_predict(
         .collect();
     let scenarios = scenarios?;
     let predictor = calibration.predictor(lab)?;
-    let quadratic = calibration.quadratic_predictor(experiment)?;
     let bar = Bar::new("predictions", scenarios.len() as u64, common.output.remarks());
     let predictions: Result<Vec<_>, Failure> = in_parallel(threads, &scenarios, |scenario| {
         if is_interrupted() {
             return Err(Failure::Interrupted("interrupted; run the same command again".to_owned()));
         }
         bar.advance();
-        predict_case(&predictor, &quadratic, scenario).map_err(Failure::internal)
+        predict_case(&predictor, scenario).map_err(Failure::internal)
     })
     .into_iter()
     .collect();
@@ -147,6 +146,7 @@ fn measure_and_predict(
 /// All scores.
 struct Scores {
     predictor: Score,
+    proxy: Score,
     quadratic: Score,
     qualities: QualityErrors,
     trivial: Score,
@@ -164,6 +164,7 @@ impl Scores {
         let (stability_auc, rule_of_thumb_auc) = stability_aucs(cases);
         Scores {
             predictor: scoring.predictor(cases),
+            proxy: scoring.proxy(cases),
             quadratic: scoring.quadratic(cases),
             qualities: quality_errors(cases),
             trivial: scoring.trivial(cases),
@@ -192,6 +193,7 @@ impl Scores {
             Expectation::IntervalCoverageLeast | Expectation::IntervalCoverageMost => {
                 self.coverage.updates_to_target
             }
+            Expectation::CurveCoverageLeast | Expectation::CurveCoverageMost => self.coverage.curve,
             Expectation::StabilityAuc => self.stability_auc,
             Expectation::FinalLossAuc => score.final_loss_auc,
             Expectation::RegretTop1Max => score.regret_top1_max(),
@@ -340,6 +342,7 @@ impl Desk<'_> {
         let calibration = calibration_figures(self.lab, self.calibration)?;
         let beside = vec![
             own.clone(),
+            forecast_figure("proxy network", cases, scoring, |c| &c.proxy),
             forecast_figure("noisy quadratic", cases, scoring, |c| &c.quadratic),
             forecast_figure("curve of g = 1", cases, scoring, |c| &c.trivial),
             forecast_figure("equivalent momentum", cases, scoring, |c| &c.equivalent_momentum),
@@ -379,6 +382,7 @@ impl Desk<'_> {
         object.insert("saturations".into(), saturations);
         object.insert("budget".into(), json::number(scoring.budget));
         let baselines = json!({
+            "proxy": score_object(&scores.proxy),
             "quadratic": score_object(&scores.quadratic),
             "trivial": score_object(&scores.trivial),
             "equivalent_momentum": score_object(&scores.equivalent_momentum),
@@ -403,12 +407,13 @@ impl Desk<'_> {
 
 impl Finding<'_> {
     fn score_table(&self) -> SummaryTable {
-        let Scores { predictor, quadratic, trivial, equivalent_momentum, noise_floor, .. } =
-            self.scores;
+        let Scores { predictor, proxy, quadratic, trivial, equivalent_momentum, .. } = self.scores;
+        let noise_floor = &self.scores.noise_floor;
         let names: Vec<String> =
             (1..=noise_floor.len()).map(|number| format!("real run {number}")).collect();
         let mut named = vec![
             ("predictor", predictor),
+            ("proxy network", proxy),
             ("noisy quadratic", quadratic),
             ("curve of g = 1", trivial),
             ("equivalent momentum", equivalent_momentum),
@@ -638,6 +643,7 @@ fn residual_object(residual: &Residual<'_>) -> Value {
     put("predicted_updates_to_target", case.predictor.crossings[*at], k);
     put("predicted_low", interval.0, k);
     put("predicted_high", interval.1, k);
+    put("proxy_updates_to_target", case.proxy.crossings[*at], k);
     put("quadratic_updates_to_target", case.quadratic.crossings[*at], k);
     put("trivial_updates_to_target", case.trivial.crossings[*at], k);
     put("equivalent_momentum_updates_to_target", case.equivalent_momentum.crossings[*at], k);

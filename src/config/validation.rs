@@ -71,10 +71,14 @@ pub enum Bar {
     SpearmanAboveTrivial,
     /// Smallest share of configurations of which reaching the target was predicted rightly.
     ReachedAccuracy,
-    /// Smallest coverage of the 90 % interval.
+    /// Smallest coverage of the 90 % interval of updates to a target.
     IntervalCoverageLeast,
-    /// Largest coverage of the 90 % interval.
+    /// Largest coverage of it.
     IntervalCoverageMost,
+    /// Smallest coverage of the 90 % interval of the loss.
+    CurveCoverageLeast,
+    /// Largest coverage of it.
+    CurveCoverageMost,
     /// Smallest area under the curve of the stability limit.
     StabilityAuc,
     /// Smallest area under the curve of the predicted final loss.
@@ -91,7 +95,7 @@ pub enum Bar {
 
 impl Bar {
     /// All bars with their keys.
-    pub const ALL: [(&'static str, Bar); 15] = [
+    pub const ALL: [(&'static str, Bar); 17] = [
         ("median_k_error", Bar::MedianKError),
         ("p90_k_error", Bar::P90KError),
         ("median_time_error", Bar::MedianTimeError),
@@ -101,6 +105,8 @@ impl Bar {
         ("reached_accuracy", Bar::ReachedAccuracy),
         ("interval_coverage_least", Bar::IntervalCoverageLeast),
         ("interval_coverage_most", Bar::IntervalCoverageMost),
+        ("curve_coverage_least", Bar::CurveCoverageLeast),
+        ("curve_coverage_most", Bar::CurveCoverageMost),
         ("stability_auc", Bar::StabilityAuc),
         ("final_loss_auc", Bar::FinalLossAuc),
         ("regret_top1_max", Bar::RegretTop1Max),
@@ -127,6 +133,7 @@ impl Bar {
             | Bar::SpearmanAboveTrivial
             | Bar::ReachedAccuracy
             | Bar::IntervalCoverageLeast
+            | Bar::CurveCoverageLeast
             | Bar::StabilityAuc
             | Bar::FinalLossAuc => true,
             Bar::MedianKError
@@ -134,6 +141,7 @@ impl Bar {
             | Bar::MedianTimeError
             | Bar::BestGroupsRatio
             | Bar::IntervalCoverageMost
+            | Bar::CurveCoverageMost
             | Bar::RegretTop1Max
             | Bar::RegretTop3Max
             | Bar::MedianKErrorOverNoise

@@ -10,12 +10,13 @@ use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimDuration;
 use serde::{Deserialize, Serialize};
 
+use super::combined::Predictor;
 use super::curve::Curve;
 use super::features::pooled_features;
 use super::fit::{FitError, Observation, ProxyEnsemble, WarmStart, fit};
 use super::monotone::{Direction, MonotoneMap};
 use super::prediction::Qualities;
-use super::proxy::{Predictor, PredictorSetup};
+use super::proxy::{PredictorSetup, ProxyPredictor};
 use super::quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
 use super::stability::effective_curvature;
 use crate::config::{ConfigError, Experiment, Start, Target};
@@ -23,7 +24,7 @@ use crate::profile::Profile;
 use crate::run::{Lab, RunProgress, in_parallel};
 
 /// Version of the calibration file.
-const SCHEMA_VERSION: u32 = 2;
+const SCHEMA_VERSION: u32 = 3;
 
 /// A calibration run as it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -169,7 +170,7 @@ pub fn calibrate(
         .map(|run| Observation { rule: run.rule, loss: Curve::of_loss(&run.points) })
         .collect();
     let proxy = fit(&setup, &observations, start)?;
-    let predictor = Predictor::new(setup.clone(), proxy.clone());
+    let predictor = ProxyPredictor::new(setup.clone(), proxy.clone());
     let effective_curvature = effective_curvature(&predictor, setup.mini_batch, plan.updates);
     Ok(Calibration {
         schema_version: SCHEMA_VERSION,
@@ -246,7 +247,7 @@ fn map(
 }
 
 impl Calibration {
-    /// The proxy network for an experiment's data.
+    /// Both predictors as one, for an experiment's data.
     ///
     /// # Errors
     /// [`CalibrationError::Other`] when network, mini-batch or start differ.
@@ -257,7 +258,8 @@ impl Calibration {
             mini_batch: self.mini_batch,
             seeds: self.predictor_seeds.iter().copied().map(Seed).collect(),
         };
-        Ok(Predictor::new(setup, self.proxy.clone()).with_qualities(self.qualities()))
+        let proxy = ProxyPredictor::new(setup, self.proxy.clone()).with_qualities(self.qualities());
+        Ok(Predictor::new(proxy, self.quadratic_predictor(lab.experiment())?))
     }
 
     fn check_fits(&self, experiment: &Experiment) -> Result<(), CalibrationError> {

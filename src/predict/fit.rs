@@ -85,6 +85,8 @@ pub struct ProxyEnsemble {
     pub best: ProxyFit,
     /// Standard deviation of ln(predicted / measured) over all compared evaluations.
     pub residual_sd: f64,
+    /// The largest smoothed loss that calibration saw: as far as its straight lines are known.
+    pub seen_loss: f64,
     /// By what the standard deviation of a prediction is multiplied, so that its 90 % interval
     /// covers 90 % of every calibration run when the others alone are fitted; at least 1.
     pub inflation: f64,
@@ -379,6 +381,7 @@ impl<'a> Posterior<'a> {
             members: members(&sorted),
             best: best.fit(),
             residual_sd: best.line.residual_sd,
+            seen_loss: self.observed.iter().flatten().copied().fold(0.0, f64::max),
             inflation: self.inflation(),
             identifiability,
         })

@@ -13,8 +13,11 @@
 //!
 //! The *noisy quadratic* has exact second moments, see [`QuadraticPredictor`]: a thousand times
 //! cheaper, and less able to rank.
+//!
+//! [`Predictor`] is the middle between both, and takes what they are apart for their error.
 
 mod calibration;
+mod combined;
 mod curve;
 mod features;
 mod fit;
@@ -30,6 +33,7 @@ mod truth;
 mod validation;
 
 pub use calibration::{Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate};
+pub use combined::{Predictions, Predictor};
 pub use curve::{Crossing, Curve, LOSS_CAP, relative_error};
 pub use features::{FEATURES_PER_CHANNEL, pooled_features};
 pub use fit::{
@@ -38,7 +42,7 @@ pub use fit::{
 };
 pub use monotone::{Direction, MonotoneMap};
 pub use prediction::{Draw, Predict, Prediction, Qualities};
-pub use proxy::{Predictor, PredictorSetup};
+pub use proxy::{PredictorSetup, ProxyPredictor};
 pub use quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
 pub use score::{
     Agreement, Happened, Pair, agreement, area_under_curve, best_groups, covers, quantile,

@@ -4,14 +4,18 @@ use omnivore_sim::analytic::StalenessMomentum;
 use omnivore_sim::cluster::Scenario;
 use omnivore_sim::trace::{StalenessSummary, Trace};
 
-use super::curve::{Crossing, Curve};
+use super::curve::{Crossing, Curve, LOSS_CAP};
 use super::monotone::MonotoneMap;
 use super::proxy::NORMAL_90;
+use super::score::Happened;
 use super::stability::StabilityLimit;
 
 /// Middles of the ninths of the standard normal law.
 const NORMAL_NINTHS: [f64; 9] =
     [-1.593_2, -0.967_4, -0.589_5, -0.282_2, 0.0, 0.282_2, 0.589_5, 0.967_4, 1.593_2];
+
+/// What is outside of one end of a 90 % interval.
+const UNLIKELY: f64 = 0.05;
 
 /// Sums of weights are exact to this.
 const ROUNDING: f64 = 1e-9;
@@ -62,12 +66,46 @@ pub struct Draw {
 }
 
 /// How far a real run may be from every draw.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Spread {
     /// Standard deviation of the error of ln loss that all draws share.
     pub(super) level_sd: f64,
     /// Factor on the standard deviation of ln loss between draws.
     pub(super) inflation: f64,
+    /// A run whose loss is above this and above its start has failed.
+    pub(super) failed_loss: f64,
+    /// What another model of the same calibration makes of the interval.
+    pub(super) other: Option<OtherModel>,
+}
+
+/// What a second model says, at every evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OtherModel {
+    /// Sample standard deviation of the ln loss of both models, |ln L₁ − ln L₂|/√2.
+    pub(super) sd: Vec<f64>,
+    /// Whether it holds the run for failed.
+    pub(super) fails: Vec<Happened>,
+}
+
+impl Spread {
+    /// Interval of the loss at an evaluation, about a middle. Where more than 5 % of the draws or the
+    /// other model fail, it is open above: nothing tells whether units die, which leaves the loss of
+    /// guessing, or numbers overflow.
+    fn interval(&self, draws: &[Draw], at: usize, middle: f64) -> (f64, f64) {
+        let other = self.other.as_ref();
+        let sd = self.level_sd.hypot(self.inflation * ln_sd(draws, at));
+        let sd = other.map_or(sd, |other| sd.hypot(other.sd[at]));
+        let failed = |draw: &&Draw| draw.curve.values[at] > self.failed_loss.max(first(draw));
+        let failed: f64 = draws.iter().filter(failed).map(|draw| draw.weight).sum();
+        let is_open =
+            failed > UNLIKELY || other.is_some_and(|other| other.fails[at] == Happened::Yes);
+        let high = if is_open { LOSS_CAP } else { (middle * (NORMAL_90 * sd).exp()).min(LOSS_CAP) };
+        ((middle * (-NORMAL_90 * sd).exp()).min(LOSS_CAP), high)
+    }
+}
+
+fn first(draw: &Draw) -> f64 {
+    draw.curve.values.first().copied().unwrap_or(f64::NAN)
 }
 
 /// Monotone maps from training loss to what else is of interest.
@@ -83,26 +121,20 @@ impl Prediction {
     /// Puts draws of the loss together with the times and staleness of a run.
     pub(super) fn of(
         draws: Vec<Draw>,
-        spread: Spread,
+        spread: &Spread,
         trace: &Trace,
         qualities: &Qualities,
     ) -> Self {
         let loss = median_curve(&draws);
-        let bounds = |sign: f64| -> Vec<f64> {
-            (0..loss.values.len())
-                .map(|at| {
-                    let sd = spread.level_sd.hypot(spread.inflation * ln_sd(&draws, at));
-                    loss.values[at] * (sign * NORMAL_90 * sd).exp()
-                })
-                .collect()
-        };
+        let middles = loss.values.iter().enumerate();
+        let (low, high) = middles.map(|(at, middle)| spread.interval(&draws, at, *middle)).unzip();
         let mapped = |map: &Option<MonotoneMap>| {
             let values = |map: &MonotoneMap| loss.values.iter().map(|l| map.at(*l)).collect();
             map.as_ref().map(|map| loss.with_values(values(map)))
         };
         Prediction {
-            low: bounds(-1.0),
-            high: bounds(1.0),
+            low,
+            high,
             level_sd: spread.level_sd,
             validation_loss: mapped(&qualities.validation_loss),
             accuracy: mapped(&qualities.accuracy),
@@ -165,7 +197,7 @@ impl Prediction {
 }
 
 /// At each evaluation the value at which half of the weight is reached.
-fn median_curve(draws: &[Draw]) -> Curve {
+pub(super) fn median_curve(draws: &[Draw]) -> Curve {
     let first = &draws[0].curve;
     let median = |at: usize| {
         let mut values: Vec<(f64, f64)> =

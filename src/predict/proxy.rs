@@ -38,17 +38,55 @@ pub struct PredictorSetup {
 
 /// The proxy network with the settings that calibration found.
 #[derive(Clone, Debug)]
-pub struct Predictor {
+pub struct ProxyPredictor {
     setup: PredictorSetup,
     ensemble: ProxyEnsemble,
     qualities: Qualities,
     openings: Openings,
 }
 
-impl Predict for Predictor {
+/// What the proxies of all members and seeds do in a scenario.
+pub(super) struct ProxyRuns {
+    /// What the real network may do.
+    pub(super) draws: Vec<Draw>,
+    /// Times and staleness.
+    pub(super) trace: Trace,
+    /// How far the real network may be from every draw.
+    pub(super) spread: Spread,
+}
+
+impl Predict for ProxyPredictor {
     /// Predicts a scenario: the proxy runs it on the virtual clock, once for each member of the
     /// ensemble and seed.
     fn predict(&self, scenario: &Scenario) -> Result<Prediction, String> {
+        let ProxyRuns { draws, trace, spread } = self.runs(scenario)?;
+        Ok(Prediction::of(draws, &spread, &trace, &self.qualities))
+    }
+}
+
+impl ProxyPredictor {
+    /// A predictor from its parts.
+    pub fn new(setup: PredictorSetup, ensemble: ProxyEnsemble) -> Self {
+        let openings = Openings::of(&setup, ensemble.members.iter().map(|m| m.fit.opening_updates));
+        ProxyPredictor { setup, ensemble, qualities: Qualities::default(), openings }
+    }
+
+    /// The same predictor, which also tells what follows from the loss.
+    #[must_use]
+    pub fn with_qualities(self, qualities: Qualities) -> Self {
+        ProxyPredictor { qualities, ..self }
+    }
+
+    /// What else follows from the loss.
+    pub(super) fn qualities(&self) -> &Qualities {
+        &self.qualities
+    }
+
+    /// Runs the proxies of all members and seeds.
+    ///
+    /// # Errors
+    /// What the simulator says.
+    pub(super) fn runs(&self, scenario: &Scenario) -> Result<ProxyRuns, String> {
         let mut items: Vec<(Member, Seed)> = Vec::new();
         for member in &self.ensemble.members {
             items.extend(self.setup.seeds.iter().map(|seed| (*member, *seed)));
@@ -58,26 +96,13 @@ impl Predict for Predictor {
             .map(|(member, seed)| self.draw(&member.fit, member.weight, *seed, scenario))
             .collect();
         let (mut traces, draws): (Vec<Trace>, Vec<Draw>) = runs?.into_iter().unzip();
-        let first = traces.swap_remove(0);
         let spread = Spread {
             level_sd: self.ensemble.inflation * self.ensemble.residual_sd,
             inflation: self.ensemble.inflation,
+            failed_loss: self.setup.data.guessing_loss(),
+            other: None,
         };
-        Ok(Prediction::of(draws, spread, &first, &self.qualities))
-    }
-}
-
-impl Predictor {
-    /// A predictor from its parts.
-    pub fn new(setup: PredictorSetup, ensemble: ProxyEnsemble) -> Self {
-        let openings = Openings::of(&setup, ensemble.members.iter().map(|m| m.fit.opening_updates));
-        Predictor { setup, ensemble, qualities: Qualities::default(), openings }
-    }
-
-    /// The same predictor, which also tells what follows from the loss.
-    #[must_use]
-    pub fn with_qualities(self, qualities: Qualities) -> Self {
-        Predictor { qualities, ..self }
+        Ok(ProxyRuns { draws, trace: traces.swap_remove(0), spread })
     }
 
     /// The settings.
@@ -110,7 +135,9 @@ impl Predictor {
             proxy_run(&self.setup, fit.learning_rate_scale, start, seed, scenario)?;
         #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
         let weight = weight / self.setup.seeds.len() as f64;
-        Ok((trace, Draw { weight, curve: translate(fit, &curve) }))
+        let translation =
+            Translation::new(fit, self.ensemble.seen_loss, self.setup.data.guessing_loss());
+        Ok((trace, Draw { weight, curve: translation.of(&curve) }))
     }
 }
 
@@ -163,11 +190,51 @@ fn proxy_run(
     Ok((trace, curve))
 }
 
-/// The real network's smoothed loss, as the proxy's raw loss tells it.
-fn translate(fit: &ProxyFit, proxy: &Curve) -> Curve {
-    let values = smoothed(&proxy.values, LOSS_CAP);
-    let scaled = |loss: f64| (fit.loss_slope * loss + fit.loss_intercept).max(1.0 / LOSS_CAP);
-    proxy.with_values(values.into_iter().map(scaled).collect())
+/// From the proxy's loss to the real network's.
+///
+/// x₁·L + x₀ up to the largest loss that calibration saw. Beyond it there is one more thing that is
+/// known of both networks: one that has lost everything it learned guesses, and has the loss ln C
+/// of C equally frequent classes. So a straight line goes on from there to (ln C, ln C), and a
+/// larger loss is what it is. Source: derived; real networks with dead units end at ln C.
+struct Translation<'a> {
+    fit: &'a ProxyFit,
+    bend: Option<Bend>,
+}
+
+/// The line from what calibration saw to guessing.
+struct Bend {
+    /// The proxy's loss where it begins.
+    from: f64,
+    /// The real network's there.
+    seen_loss: f64,
+    /// Where it ends, for both.
+    guessing_loss: f64,
+}
+
+impl<'a> Translation<'a> {
+    fn new(fit: &'a ProxyFit, seen_loss: f64, guessing_loss: f64) -> Self {
+        let from = (seen_loss - fit.loss_intercept) / fit.loss_slope;
+        let ends_below = seen_loss < guessing_loss && from < guessing_loss;
+        let bend = ends_below.then_some(Bend { from, seen_loss, guessing_loss });
+        Translation { fit, bend }
+    }
+
+    /// The real network's smoothed loss, as the proxy's raw loss tells it.
+    fn of(&self, proxy: &Curve) -> Curve {
+        let values = smoothed(&proxy.values, LOSS_CAP);
+        proxy.with_values(values.into_iter().map(|loss| self.at(loss)).collect())
+    }
+
+    fn at(&self, loss: f64) -> f64 {
+        match &self.bend {
+            Some(bend) if loss >= bend.guessing_loss => loss,
+            Some(Bend { from, seen_loss, guessing_loss }) if loss > *from => {
+                let slope = (guessing_loss - seen_loss) / (guessing_loss - from);
+                seen_loss + slope * (loss - from)
+            }
+            _ => (self.fit.loss_slope * loss + self.fit.loss_intercept).max(1.0 / LOSS_CAP),
+        }
+    }
 }
 
 /// Raw losses of proxies in a synchronous run, one for each seed, at the run's own evaluations.
@@ -236,5 +303,37 @@ fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
         divergence_loss: f64::INFINITY,
         seed: Seed(0),
         disruptions: Disruptions::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_larger_loss_of_the_proxy_is_never_a_smaller_one_of_the_network(
+            slope in 0.2_f64..3.0, intercept in -1.5_f64..0.5, seen in 0.5_f64..4.0,
+        ) {
+            let fit = ProxyFit {
+                learning_rate_scale: 1.0,
+                loss_slope: slope,
+                loss_intercept: intercept,
+                opening_updates: 0,
+                score: 0.0,
+            };
+            let guessing = 10_f64.ln();
+            let translation = Translation::new(&fit, seen, guessing);
+            let along: Vec<f64> = (0..800).map(|i| translation.at(f64::from(i) / 100.0)).collect();
+            prop_assert!(along.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
+            // Steps of a hundredth show a jump.
+            prop_assert!(along.windows(2).all(|pair| pair[1] - pair[0] < 0.25 || along[0] < 0.06));
+            if let Some(bend) = &translation.bend {
+                prop_assert!((translation.at(bend.from) - seen).abs() < 1e-9);
+                prop_assert!((translation.at(guessing) - guessing).abs() < 1e-9);
+            }
+        }
     }
 }

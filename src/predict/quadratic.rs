@@ -409,13 +409,31 @@ impl Predict for QuadraticPredictor {
     /// The expected loss at the evaluations of the scenario; times and staleness are those of one
     /// run on the event engine.
     fn predict(&self, scenario: &Scenario) -> Result<Prediction, String> {
-        let losses = self.losses(scenario)?;
         let (trace, _) =
             run(scenario, None, &mut Unmonitored).map_err(|error| error.to_string())?;
-        let curve = at_evaluations(&losses, scenario, &trace);
-        let spread = Spread { level_sd: self.fit.residual_sd, inflation: 1.0 };
+        self.predict_along(scenario, &trace)
+    }
+}
+
+impl QuadraticPredictor {
+    /// The same with times and staleness of a run that was made already.
+    ///
+    /// # Errors
+    /// As for [`QuadraticPredictor::losses`].
+    pub(super) fn predict_along(
+        &self,
+        scenario: &Scenario,
+        trace: &Trace,
+    ) -> Result<Prediction, String> {
+        let curve = at_evaluations(&self.losses(scenario)?, scenario, trace);
+        let spread = Spread {
+            level_sd: self.fit.residual_sd,
+            inflation: 1.0,
+            failed_loss: f64::INFINITY,
+            other: None,
+        };
         let draws = vec![Draw { weight: 1.0, curve }];
-        Ok(Prediction::of(draws, spread, &trace, &self.qualities))
+        Ok(Prediction::of(draws, &spread, trace, &self.qualities))
     }
 }
 

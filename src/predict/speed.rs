@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::features::pooled_features;
 use super::fit::{Identifiability, Member, ProxyEnsemble, ProxyFit};
 use super::prediction::{Predict, Qualities};
-use super::proxy::{Predictor, PredictorSetup};
+use super::proxy::{PredictorSetup, ProxyPredictor};
 use super::quadratic::{QuadraticFit, QuadraticPredictor};
 use crate::data::{self, DataSource};
 use crate::profile::speed::{
@@ -158,10 +158,11 @@ fn proxy_prediction(survey: &Survey) -> Measured {
         members: vec![Member { fit, weight: 1.0 }],
         best: fit,
         residual_sd: 0.05,
+        seen_loss: 1.5,
         inflation: 1.0,
         identifiability,
     };
-    let predictor = Predictor::new(setup, ensemble);
+    let predictor = ProxyPredictor::new(setup, ensemble);
     let scenario = scenario(8, 8, scaled(survey, UPDATES, 5));
     let timings = predictions(survey, 1, |_| predictor.predict(&scenario).map(|_| ()))?;
     let names = ["proxy prediction", "", ""];

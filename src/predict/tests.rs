@@ -57,6 +57,7 @@ fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> Prox
         members: vec![Member { fit, weight: 1.0 }],
         best: fit,
         residual_sd: 0.05,
+        seen_loss: 1.5,
         inflation: 1.0,
         identifiability: Identifiability {
             learning_rate_scale: [learning_rate_scale; 2],
@@ -73,7 +74,7 @@ fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> Prox
 #[test]
 fn a_fit_recovers_the_proxy_that_made_the_runs_from_other_seeds() {
     // The intercept keeps all losses well above 0, where relative errors mean something.
-    let truth = Predictor::new(setup(&[50, 51, 52]), known(1.6, 1.9, -0.4));
+    let truth = ProxyPredictor::new(setup(&[50, 51, 52]), known(1.6, 1.9, -0.4));
     let runs: Vec<Observation> = [(0.0, 0.015), (0.0, 0.135), (0.6, 0.045), (0.9, 0.015)]
         .into_iter()
         .map(|(momentum, rate)| {
@@ -91,7 +92,7 @@ fn a_fit_recovers_the_proxy_that_made_the_runs_from_other_seeds() {
     assert!((low..=high).contains(&1.6), "the interval holds the truth: {found:?}");
     let weights: f64 = found.members.iter().map(|member| member.weight).sum();
     assert!((weights - 1.0).abs() < 1e-12 && found.inflation >= 1.0, "{found:?}");
-    let predicted = Predictor::new(setup(&[1, 2, 3]), found);
+    let predicted = ProxyPredictor::new(setup(&[1, 2, 3]), found);
     for groups in [1, 4] {
         let at = Scenario { updates: 400, ..scenario(groups, rule(0.045, 0.3)) };
         let expected = truth.predict(&at).expect("possible").loss;
@@ -107,7 +108,7 @@ fn a_fit_recovers_the_proxy_that_made_the_runs_from_other_seeds() {
 
 #[test]
 fn the_same_seeds_predict_the_same_at_any_number_of_threads() {
-    let predictor = Predictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0));
+    let predictor = ProxyPredictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0));
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
         pool.install(|| predictor.predict(&scenario(4, rule(0.045, 0.3))).expect("possible").loss)
@@ -118,7 +119,7 @@ fn the_same_seeds_predict_the_same_at_any_number_of_threads() {
 
 #[test]
 fn a_learning_rate_past_every_limit_is_predicted_never_to_reach_the_target() {
-    let predictor = Predictor::new(setup(&[1, 2, 3]), known(1.6, 1.9, -1.0));
+    let predictor = ProxyPredictor::new(setup(&[1, 2, 3]), known(1.6, 1.9, -1.0));
     let prediction = predictor.predict(&scenario(16, rule(1.0, 0.9))).expect("possible");
     assert_eq!(prediction.reaches(0.6), None);
     assert!(prediction.probability_of_reaching(0.6) < 0.5);
@@ -214,9 +215,41 @@ fn merged_fc_layers_lie_between_fresh_and_stale() {
     assert!(fresh < merged && merged < stale, "{fresh} {merged} {stale}");
 }
 
+fn known_predictor(curvature: f64) -> Predictor {
+    let fit = QuadraticFit { largest_curvature: curvature, ..*known_quadratic().fit() };
+    let quadratic = QuadraticPredictor::new(fit, 0.8, Qualities::default());
+    Predictor::new(ProxyPredictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0)), quadratic)
+}
+
+#[test]
+fn the_predictor_lies_between_proxy_and_quadratic_and_its_interval_holds_all_three() {
+    let at = scenario(4, rule(0.03, 0.3));
+    let Predictions { combined, proxy, quadratic } =
+        known_predictor(5.0).predictions(&at).expect("possible");
+    assert_eq!(combined.loss, known_predictor(5.0).predict(&at).expect("possible").loss);
+    for place in 0..combined.loss.values.len() {
+        let [one, other] = [&proxy, &quadratic].map(|p| p.loss.values[place]);
+        let (low, high) = (combined.low[place], combined.high[place]);
+        let between = one.min(other) * 0.99..=one.max(other) * 1.01;
+        assert!(between.contains(&combined.loss.values[place]), "{one} {other}");
+        assert!(low <= one.min(other) && one.max(other) <= high, "{low} {one} {other} {high}");
+    }
+}
+
+#[test]
+fn where_the_quadratic_fails_the_proxy_stands_alone_and_the_interval_is_open_above() {
+    let at = scenario(4, rule(0.03, 0.3));
+    let Predictions { combined, proxy, quadratic } =
+        known_predictor(500.0).predictions(&at).expect("possible");
+    assert!(quadratic.loss.ends_above_its_start() && !proxy.loss.ends_above_its_start());
+    assert_eq!(combined.loss, proxy.loss);
+    assert!(combined.high[1..].iter().all(|high| *high >= LOSS_CAP), "{:?}", combined.high);
+    assert!(combined.low.iter().zip(&proxy.low).all(|(own, proxy)| own <= proxy));
+}
+
 #[test]
 fn a_falling_learning_rate_is_understood_by_both_predictors() {
-    let proxy = Predictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0));
+    let proxy = ProxyPredictor::new(setup(&[1, 2]), known(1.6, 1.9, -1.0));
     for predictor in [&proxy as &dyn Predict, &known_quadratic()] {
         let of = |schedule| {
             let at = Scenario { schedule, ..scenario(4, rule(0.045, 0.3)) };

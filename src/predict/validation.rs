@@ -2,7 +2,8 @@
 //!
 //! | forecaster | says of a configuration (g, μ, η) |
 //! |---|---|
-//! | predictor | what the fitted proxy does under the same service times |
+//! | predictor | the middle between the next two, see [`super::Predictor`] |
+//! | proxy network | what the fitted proxy does under the same service times |
 //! | noisy quadratic | what the fitted quadratic is expected to do |
 //! | trivial | the true curve of g = 1 at the same μ and η |
 //! | equivalent momentum | the proxy, synchronous, at momentum 1 − (1 − μ)/g and learning rate η/g |
@@ -16,6 +17,7 @@ use omnivore_sim::analytic::{self, largest_stable_step};
 use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::protocol::{Roster, StrategySpec, UpdateRule};
 
+use super::combined::{Predictions, Predictor};
 use super::curve::{Crossing, Curve, relative_error};
 use super::prediction::{Predict, Prediction};
 use super::score::{
@@ -67,6 +69,8 @@ pub struct Case {
     pub prediction: Prediction,
     /// What the predictor says.
     pub predictor: Forecast,
+    /// What the proxy network alone says.
+    pub proxy: Forecast,
     /// What the noisy quadratic says.
     pub quadratic: Forecast,
     /// How far the other predicted qualities are off, where examples were held out.
@@ -125,12 +129,10 @@ pub struct QualityErrors {
 /// Everything that is forecast of one configuration.
 #[derive(Clone, Debug)]
 pub struct Forecasts {
-    /// By the proxy network.
-    pub prediction: Prediction,
+    /// Together and by each predictor alone.
+    pub predictions: Predictions,
     /// Loss by the equivalent momentum.
     pub equivalent_momentum: Curve,
-    /// By the noisy quadratic.
-    pub quadratic: Prediction,
 }
 
 /// The configurations of which real runs are needed: the grid, and g = 1 at every μ and η of it.
@@ -145,22 +147,18 @@ pub fn with_references(grid: &[Configuration]) -> Vec<Configuration> {
     all
 }
 
-/// What is forecast of one configuration by the proxy network and by the quadratic.
+/// What is forecast of one configuration.
 ///
 /// # Errors
 /// What the simulator says of an impossible scenario.
-pub fn predict_case(
-    predictor: &dyn Predict,
-    quadratic: &dyn Predict,
-    scenario: &Scenario,
-) -> Result<Forecasts, String> {
-    let prediction = predictor.predict(scenario)?;
+pub fn predict_case(predictor: &Predictor, scenario: &Scenario) -> Result<Forecasts, String> {
+    let predictions = predictor.predictions(scenario)?;
     let equivalent_momentum = if scenario.roster.groups == 1 {
-        prediction.loss.clone()
+        predictions.proxy.loss.clone()
     } else {
-        predictor.predict(&equivalent_synchronous(scenario))?.loss
+        predictor.proxy().predict(&equivalent_synchronous(scenario))?.loss
     };
-    Ok(Forecasts { prediction, equivalent_momentum, quadratic: quadratic.predict(scenario)? })
+    Ok(Forecasts { predictions, equivalent_momentum })
 }
 
 /// The synchronous run that the expected update under exponential service resembles.
@@ -229,7 +227,8 @@ fn case(
     targets: &[f64],
 ) -> Result<Case, analytic::AnalyticError> {
     let Configuration { groups, explicit_momentum, learning_rate } = truth.configuration;
-    let Forecasts { prediction, equivalent_momentum: equivalent, quadratic } = forecasts;
+    let Forecasts { predictions, equivalent_momentum: equivalent } = forecasts;
+    let Predictions { combined: prediction, proxy, quadratic } = predictions;
     let curves: Vec<Curve> = truth.runs.iter().map(|run| run.loss.smoothed()).collect();
     let runs: Vec<Forecast> = curves.iter().map(|curve| Forecast::of(curve, targets)).collect();
     let predictor = Forecast::of(&prediction.loss, targets);
@@ -242,6 +241,7 @@ fn case(
         configuration: truth.configuration,
         truth: together(&all, targets.len()),
         is_unstable: Happened::from(2 * ends_above > curves.len()),
+        proxy: Forecast::of(&proxy.loss, targets),
         quadratic: Forecast::of(&quadratic.loss, targets),
         qualities: QualityErrors::of(&truth.runs, &prediction),
         late_share: truth.runs.iter().filter_map(|run| run.late_share).reduce(f64::max),
@@ -409,6 +409,11 @@ impl Scoring {
     /// Scores the predictor.
     pub fn predictor(&self, cases: &[Case]) -> Score {
         self.score(cases, &|case| (case.truth.clone(), case.predictor.clone()))
+    }
+
+    /// Scores the proxy network alone.
+    pub fn proxy(&self, cases: &[Case]) -> Score {
+        self.score(cases, &|case| (case.truth.clone(), case.proxy.clone()))
     }
 
     /// Scores the noisy quadratic.

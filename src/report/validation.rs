@@ -59,6 +59,7 @@ pub fn residual_table(residuals: &[Residual<'_>]) -> Result<LongTable, TableErro
             "equivalent_momentum_updates_to_target",
             crossing(|c| &c.equivalent_momentum).map(k),
         )?
+        .float("proxy_updates_to_target", crossing(|c| &c.proxy).map(k))?
         .float("quadratic_updates_to_target", crossing(|c| &c.quadratic).map(k))?
         .float("time_to_target_s", crossing(|c| &c.truth).map(time))?
         .float("predicted_time_to_target_s", crossing(|c| &c.predictor).map(time))?

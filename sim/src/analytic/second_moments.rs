@@ -350,13 +350,47 @@ impl MomentRun {
         spectrum: &[QuadraticDirection],
         updates: usize,
     ) -> Result<Vec<f64>, AnalyticError> {
-        let mut loss = vec![0.0; updates + 1];
         // A flat direction has no loss, however far it drifts.
-        for direction in spectrum.iter().filter(|direction| direction.curvature != 0.0) {
+        let curved = spectrum.iter().filter(|direction| direction.curvature != 0.0);
+        if self.law == ServiceLaw::Exponential {
+            return self.excess_of_exponential(curved, updates);
+        }
+        let mut loss = vec![0.0; updates + 1];
+        for direction in curved {
             let moments = self.second_moments(*direction, updates)?;
             for (total, moment) in loss.iter_mut().zip(moments) {
                 *total += 0.5 * direction.curvature * moment;
             }
+        }
+        Ok(loss)
+    }
+
+    /// All directions at once, update by update: a recursion waits for its own last result only, so
+    /// the processor works on several of them.
+    fn excess_of_exponential<'a>(
+        &self,
+        directions: impl Iterator<Item = &'a QuadraticDirection>,
+        updates: usize,
+    ) -> Result<Vec<f64>, AnalyticError> {
+        self.rule.check()?;
+        let mut moments = Vec::new();
+        for direction in directions {
+            direction.check()?;
+            moments.push(ExponentialMoments::at_rest(self.groups, *direction));
+        }
+        let total = |moments: &[ExponentialMoments]| {
+            let losses = moments.iter().map(|one| {
+                let moment = one.weight_second_moment();
+                let moment = if moment.is_finite() { moment } else { f64::INFINITY };
+                0.5 * one.direction.curvature * moment
+            });
+            losses.fold(0.0, |sum, loss| sum + loss)
+        };
+        let mut loss = Vec::with_capacity(updates + 1);
+        loss.push(total(&moments));
+        for _ in 0..updates {
+            moments.iter_mut().for_each(|one| one.update(self.rule));
+            loss.push(total(&moments));
         }
         Ok(loss)
     }

@@ -91,6 +91,17 @@ impl ProxyData {
         self.shape
     }
 
+    /// The least loss of a network that knows nothing but how frequent each class is: −Σ p·ln p, in
+    /// nats; ln C where all C are equally frequent.
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand examples")]
+    pub fn guessing_loss(&self) -> f64 {
+        let count =
+            |class| self.labels.iter().filter(|label| usize::from(**label) == class).count();
+        let shares =
+            (0..self.shape.classes).map(|class| count(class) as f64 / self.labels.len() as f64);
+        shares.filter(|share| *share > 0.0).map(|share| -share * share.ln()).sum()
+    }
+
     fn row(&self, example: u32) -> &[f32] {
         let start = example as usize * self.shape.features;
         &self.features[start..start + self.shape.features]
@@ -123,7 +134,6 @@ struct Forward {
     hidden: Vec<f32>,
     /// Class probabilities.
     probabilities: Vec<f32>,
-    loss: f32,
 }
 
 impl ProxyNetwork {
@@ -140,55 +150,119 @@ impl ProxyNetwork {
         self.mini_batch
     }
 
-    fn forward(&self, at: Parameters<'_>, example: u32) -> Forward {
+    /// Leaves hidden activations and class probabilities in `forward`; returns the loss.
+    fn forward(&self, at: Parameters<'_>, example: u32, forward: &mut Forward) -> f32 {
         let ProxyShape { features, hidden, classes } = self.data.shape;
         let (w1, b1) = at.conv.split_at(features * hidden);
         let (w2, b2) = at.fc.split_at(hidden * classes);
-        let mut activations = b1.to_vec();
-        for (x, row) in self.data.row(example).iter().zip(w1.chunks_exact(hidden)) {
-            accumulate(&mut activations, *x, row);
-        }
+        let Forward { hidden: activations, probabilities: logits } = forward;
+        activations.copy_from_slice(b1);
+        add_rows(activations, self.data.row(example), w1);
         activations.iter_mut().for_each(|a| *a = a.max(0.0));
-        let mut logits = b2.to_vec();
-        for (a, row) in activations.iter().zip(w2.chunks_exact(classes)) {
-            accumulate(&mut logits, *a, row);
-        }
+        logits.copy_from_slice(b2);
+        add_rows(logits, activations, w2);
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let exponentials: Vec<f32> = logits.iter().map(|z| (z - largest).exp()).collect();
-        let sum: f32 = exponentials.iter().sum();
-        let label = usize::from(self.data.labels[example as usize]);
-        let loss = sum.ln() + largest - logits[label];
-        let probabilities = exponentials.iter().map(|e| e / sum).collect();
-        Forward { hidden: activations, probabilities, loss }
+        let of_label = logits[usize::from(self.data.labels[example as usize])];
+        logits.iter_mut().for_each(|z| *z = (*z - largest).exp());
+        let sum: f32 = logits.iter().sum();
+        logits.iter_mut().for_each(|e| *e /= sum);
+        sum.ln() + largest - of_label
     }
 
-    fn add_gradient(&self, at: Parameters<'_>, example: u32, weight: f32, sum: &mut Gradient) {
+    fn add_gradient(
+        &self,
+        at: Parameters<'_>,
+        (example, weight): (u32, f32),
+        Scratch { forward, dh }: &mut Scratch,
+        sum: &mut Gradient,
+    ) {
         let ProxyShape { features, hidden, classes } = self.data.shape;
         let w2 = &at.fc[..hidden * classes];
-        let Forward { hidden: activations, mut probabilities, .. } = self.forward(at, example);
+        self.forward(at, example, forward);
+        let Forward { hidden: activations, probabilities } = forward;
         probabilities[usize::from(self.data.labels[example as usize])] -= 1.0;
         probabilities.iter_mut().for_each(|p| *p *= weight);
         let (dw2, db2) = sum.fc.split_at_mut(hidden * classes);
-        accumulate(db2, 1.0, &probabilities);
-        let mut dh = vec![0.0; hidden];
-        for (unit, a) in activations.iter().enumerate() {
-            let columns = unit * classes..(unit + 1) * classes;
+        accumulate(db2, 1.0, probabilities);
+        let rows = dw2.chunks_exact_mut(classes).zip(w2.chunks_exact(classes));
+        for ((dh, a), (dw2, w2)) in dh.iter_mut().zip(activations.iter()).zip(rows) {
+            *dh = 0.0;
             if *a > 0.0 {
-                accumulate(&mut dw2[columns.clone()], *a, &probabilities);
-                dh[unit] = w2[columns].iter().zip(&probabilities).map(|(w, p)| w * p).sum();
+                accumulate(dw2, *a, probabilities);
+                *dh = w2.iter().zip(probabilities.iter()).map(|(w, p)| w * p).sum();
             }
         }
         let (dw1, db1) = sum.conv.split_at_mut(features * hidden);
-        accumulate(db1, 1.0, &dh);
+        accumulate(db1, 1.0, dh);
         for (x, row) in self.data.row(example).iter().zip(dw1.chunks_exact_mut(hidden)) {
-            accumulate(row, *x, &dh);
+            accumulate(row, *x, dh);
         }
     }
+
+    fn scratch(&self) -> Scratch {
+        let ProxyShape { hidden, classes, .. } = self.data.shape;
+        let forward = Forward { hidden: vec![0.0; hidden], probabilities: vec![0.0; classes] };
+        Scratch { forward, dh: vec![0.0; hidden] }
+    }
+}
+
+/// Memory of one example's passes, for the next.
+struct Scratch {
+    forward: Forward,
+    /// Gradient of the hidden units.
+    dh: Vec<f32>,
+}
+
+/// Entries that stay in registers while rows are added.
+const BLOCK: usize = 24;
+
+/// Entries of the largest vector that every CPU has.
+const LANES: usize = 8;
+
+/// y ← y + Σ aᵢ·rowᵢ over the rows of a matrix, in their order.
+fn add_rows(y: &mut [f32], a: &[f32], matrix: &[f32]) {
+    let width = y.len();
+    let mut from = 0;
+    while from + BLOCK <= width {
+        add_columns::<BLOCK>(&mut y[from..], a, matrix, (from, width));
+        from += BLOCK;
+    }
+    while from + LANES <= width {
+        add_columns::<LANES>(&mut y[from..], a, matrix, (from, width));
+        from += LANES;
+    }
+    while from < width {
+        add_columns::<1>(&mut y[from..], a, matrix, (from, width));
+        from += 1;
+    }
+}
+
+/// The same for N columns from one on.
+fn add_columns<const N: usize>(
+    y: &mut [f32],
+    a: &[f32],
+    matrix: &[f32],
+    (from, width): (usize, usize),
+) {
+    let mut sums = [0.0; N];
+    sums.copy_from_slice(&y[..N]);
+    for (a, row) in a.iter().zip(matrix.chunks_exact(width)) {
+        for (sum, entry) in sums.iter_mut().zip(&row[from..from + N]) {
+            *sum += a * entry;
+        }
+    }
+    y[..N].copy_from_slice(&sums);
 }
 
 /// y ← y + a·x.
 fn accumulate(y: &mut [f32], a: f32, x: &[f32]) {
-    for (y, x) in y.iter_mut().zip(x) {
+    let (mut ys, mut xs) = (y.chunks_exact_mut(LANES), x.chunks_exact(LANES));
+    for (y, x) in (&mut ys).zip(&mut xs) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y += a * x;
+        }
+    }
+    for (y, x) in ys.into_remainder().iter_mut().zip(xs.remainder()) {
         *y += a * x;
     }
 }
@@ -239,17 +313,64 @@ impl Objective for ProxyNetwork {
         let layout = self.layout();
         let mut sum = Gradient { conv: vec![0.0; layout.conv], fc: vec![0.0; layout.fc] };
         let weight = (share.size as f32).recip();
+        let mut scratch = self.scratch();
         for example in draw_examples(self.seed, cycle, share, self.data.n_examples()) {
-            self.add_gradient(at, example, weight, &mut sum);
+            self.add_gradient(at, (example, weight), &mut scratch, &mut sum);
         }
         sum
     }
 
     #[expect(clippy::cast_precision_loss, reason = "256 examples")]
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
-        let total: f64 =
-            self.evaluated.iter().map(|example| f64::from(self.forward(at, *example).loss)).sum();
+        let mut forward = self.scratch().forward;
+        let total: f64 = self
+            .evaluated
+            .iter()
+            .map(|example| f64::from(self.forward(at, *example, &mut forward)))
+            .sum();
         let loss = total / self.evaluated.len() as f64;
         Evaluation { loss, validation_loss: None, accuracy: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn sums_in_blocks_have_the_bits_of_sums_entry_by_entry(
+            (width, entries) in (1_usize..70).prop_flat_map(|width| {
+                (Just(width), prop::collection::vec(-2.0_f32..2.0, width * 6))
+            }),
+            a in prop::collection::vec(-2.0_f32..2.0, 5),
+        ) {
+            let (start, matrix) = entries.split_at(width);
+            let mut blocks = start.to_vec();
+            add_rows(&mut blocks, &a, matrix);
+            let mut plain = start.to_vec();
+            let mut lanes = start.to_vec();
+            for (a, row) in a.iter().zip(matrix.chunks_exact(width)) {
+                plain.iter_mut().zip(row).for_each(|(y, x)| *y += a * x);
+                accumulate(&mut lanes, *a, row);
+            }
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&blocks), bits(&plain));
+            prop_assert_eq!(bits(&lanes), bits(&plain));
+        }
+    }
+
+    #[test]
+    fn guessing_costs_the_entropy_of_the_labels() {
+        let shape = ProxyShape { features: 1, hidden: 1, classes: 3 };
+        let of = |labels: &[u8]| {
+            let data = ProxyData::new(vec![0.0; labels.len()], labels.to_vec(), shape);
+            data.expect("sizes match").guessing_loss()
+        };
+        assert!((of(&[0, 1, 2]) - 3_f64.ln()).abs() < 1e-12);
+        let skewed = -(0.75 * 0.75_f64.ln() + 0.25 * 0.25_f64.ln());
+        assert!((of(&[1, 1, 1, 0]) - skewed).abs() < 1e-12);
     }
 }
