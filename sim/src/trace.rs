@@ -6,7 +6,7 @@ pub use timeline::{Actor, Content, Doing, Span, TimeSheet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{GroupId, MachineId};
+use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::objective::Evaluation;
 use crate::protocol::{Blocked, ModelPart, Update};
 use crate::units::{Bytes, SimDuration, SimTime};
@@ -41,6 +41,16 @@ pub struct Usage {
     pub communicating: SimDuration,
     /// Neither.
     pub waiting: SimDuration,
+}
+
+impl Usage {
+    fn and(self, later: Usage) -> Usage {
+        Usage {
+            busy: self.busy + later.busy,
+            communicating: self.communicating + later.communicating,
+            waiting: self.waiting + later.waiting,
+        }
+    }
 }
 
 /// Bytes that crossed the network.
@@ -236,6 +246,89 @@ impl Trace {
             }
         }
         (n_cycles > 0).then(|| total.as_secs_f64() / n_cycles as f64)
+    }
+
+    /// This run and a later one that went on from its model as one: times, updates and versions of
+    /// the later one count from where this one ended. What was in flight between them stays so.
+    ///
+    /// A machine that only one of them has waited through the other. The later one says how it all
+    /// ended, and how many groups there are.
+    #[must_use]
+    pub fn followed_by(self, later: &Trace) -> Trace {
+        let span = self.makespan - SimTime::ZERO;
+        let joined = |own: Vec<UpdateRecord>, others: &[UpdateRecord]| {
+            // Versions are numbered from 1.
+            let before = own.len() as u64;
+            let shifted = others.iter().map(|record| {
+                let Update { read, written, .. } = record.update;
+                let (read, written) = (read.0 + before, written.0 + before);
+                let (read, written) = (ModelVersion(read), ModelVersion(written));
+                let update = Update { read, written, ..record.update };
+                UpdateRecord { time: record.time + span, update }
+            });
+            own.into_iter().chain(shifted).collect::<Vec<_>>()
+        };
+        let before = self.updates.len() as u64;
+        let points = later.curve.iter().filter(|point| point.update > 0 || self.curve.is_empty());
+        let points = points.map(|point| CurvePoint {
+            update: point.update + before,
+            time: point.time + span,
+            ..*point
+        });
+        let spans = later.timeline.iter().map(|own| Span {
+            from: own.from + span,
+            to: own.to + span,
+            ..*own
+        });
+        let more = later.makespan - SimTime::ZERO;
+        let n = self.machines.len().max(later.machines.len());
+        let usage = |index: usize| {
+            let idle = |span| Usage { waiting: span, ..Usage::default() };
+            let first = self.machines.get(index).copied().unwrap_or(idle(span));
+            first.and(later.machines.get(index).copied().unwrap_or(idle(more)))
+        };
+        let machines = (0..n).map(usage).collect();
+        let (a, b) = (self.examples, later.examples);
+        let both = |first: Option<Usage>, second: Option<Usage>| match (first, second) {
+            (Some(first), Some(second)) => Some(first.and(second)),
+            (first, second) => first.or(second),
+        };
+        Trace {
+            updates: joined(self.updates, &later.updates),
+            fc_updates: joined(self.fc_updates, &later.fc_updates),
+            // Versions of blocks are counted block by block.
+            block_updates: self
+                .block_updates
+                .into_iter()
+                .chain(later.block_updates.clone())
+                .collect(),
+            curve: self.curve.iter().copied().chain(points).collect(),
+            machines,
+            fc_server: both(self.fc_server, later.fc_server),
+            model_server: both(self.model_server, later.model_server),
+            traffic: Traffic {
+                sent: self.traffic.sent + later.traffic.sent,
+                received: self.traffic.received + later.traffic.received,
+                in_flight: self.traffic.in_flight + later.traffic.in_flight,
+            },
+            examples: ExampleCount {
+                processed: a.processed + b.processed,
+                applied: a.applied + b.applied,
+                dropped: a.dropped + b.dropped,
+                unapplied: a.unapplied + b.unapplied,
+                lacking: a.lacking + b.lacking,
+                unused: a.unused + b.unused,
+            },
+            diverged: later
+                .diverged
+                .clone()
+                .map(|diverged| Divergence { update: diverged.update + before, ..diverged }),
+            stalled: later.stalled.clone(),
+            makespan: later.makespan + span,
+            machines_per_group: later.machines_per_group,
+            groups: later.groups,
+            timeline: self.timeline.into_iter().chain(spans).collect(),
+        }
     }
 
     /// Examples behind the updates so far are counted here by the drivers.

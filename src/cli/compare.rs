@@ -21,7 +21,7 @@ use crate::optimizer::methods::{Fixed, Model, Practice, Ranked};
 use crate::optimizer::study::{Trial, best_time_s, conduct, total_gradients};
 use crate::optimizer::{
     Candidate, Choice, Execution, Forecast, Goal, Laboratory, Method, choices, predict_choice,
-    scenario_of,
+    scenario_of, sift,
 };
 use crate::predict::Prediction;
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
@@ -219,9 +219,12 @@ impl Cluster {
         let search = experiment.require_search()?;
         let budget = experiment.require_budget()?;
         let target = self.calibration.loss_target(goal.target())?;
+        let curvature = self.calibration.effective_curvature;
+        let stable = sift(experiment, &self.calibration.profiles, curvature)?.stable;
         let mut ranked: Vec<Ranked> = self
             .predictions
             .iter()
+            .filter(|(choice, _)| stable.contains(choice))
             .map(|(choice, prediction)| {
                 let predicted = Forecast::of(prediction, target);
                 Ranked::from(&Candidate { choice: *choice, predicted })
@@ -232,6 +235,8 @@ impl Cluster {
             space: space_of(experiment)?,
             ranked,
             verify: search.verify as usize,
+            // A grid that was looked up has no models to go on from.
+            probe_s: None,
             gradients: budget.gradients.map(|limit| limit.saturating_sub(spent)),
             seconds: None,
             baselines: Vec::new(),
@@ -358,6 +363,7 @@ fn publish(
     object.insert("schema_version".into(), 1.into());
     object.insert("verb".into(), "study compare".into());
     object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    object.insert("kind".into(), Kind::Emulated.to_string().into());
     object.insert("grid".into(), json!({ "configurations": n_choices, "gradients": whole }));
     object.insert("methods".into(), json::value(&totals));
     object.insert("cases".into(), cases.iter().map(case_object).collect());
@@ -507,11 +513,15 @@ fn figures(cases: &[Case]) -> Vec<crate::report::study::Picture> {
     let mut falls: Vec<Figure> = Vec::new();
     let Some(first) = cases.first() else { return vec![("regret", vec![regrets])] };
     for (at, (method, ..)) in first.rows.iter().enumerate() {
-        #[expect(clippy::cast_precision_loss, reason = "a handful of cases")]
+        // Beside each other, so that equals do not hide each other.
+        #[expect(clippy::cast_precision_loss, reason = "a handful of cases and methods")]
+        let beside = |case: usize| {
+            (case + 1) as f64 + 0.1 * (at as f64 - 0.5 * (first.rows.len() - 1) as f64)
+        };
         let points = cases
             .iter()
             .enumerate()
-            .map(|(i, case)| ((i + 1) as f64, case.rows[at].1.regret.unwrap_or(f64::NAN)));
+            .map(|(i, case)| (beside(i), case.rows[at].1.regret.unwrap_or(f64::NAN)));
         let points: Vec<(f64, f64)> = points.collect();
         regrets.series.push(Series::new(method.word(), Source::Emulated, Mark::Points, points));
     }

@@ -78,8 +78,14 @@ enum Verb {
     /// Run on the virtual clock with a surrogate loss, or with none for times and staleness.
     Simulate(Common),
     /// Run on the virtual clock with real gradients.
+    ///
+    /// With `search.replan = "departure"` training plans again by a calibration when machines come or
+    /// go, or when time per update or loss leave the predicted interval.
     Emulate(Common),
     /// Train for real on the wall clock.
+    ///
+    /// With `search.replan = "departure"` training plans again by a calibration when machines come or
+    /// go, or when time per update or loss leave the predicted interval; it cannot be resumed then.
     Train {
         #[command(flatten)]
         common: Common,
@@ -105,6 +111,12 @@ enum Verb {
         output: Output,
     },
     /// Choose a configuration in the simulator and verify it for real; or search without it.
+    ///
+    /// The method `model` leaves out what is beyond the stability limit, predicts the rest, verifies
+    /// `search.verify` of the best to the target, or by probes of `search.probe` of the predicted time
+    /// of which the best goes on, and then trains on from the winner's model. With `search.replan =
+    /// "departure"` that training plans again when machines come or go, or when time per update or
+    /// loss leave the predicted interval.
     Optimize {
         #[command(flatten)]
         common: Common,

@@ -10,14 +10,15 @@ use super::run_folder::{
     write_table,
 };
 use super::setup::overrides;
-use super::study::{self, Trained};
+use super::study::{self, Course, Trained};
 use super::{Common, json};
-use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice};
+use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan};
+use crate::optimizer::elastic::Elastic;
 use crate::optimizer::methods::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space};
-use crate::optimizer::study::Trial;
+use crate::optimizer::study::{Trial, beside_s, fastest, total_real_s};
 use crate::optimizer::{
-    Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, choices,
-    predict_choice, relative_errors, search, speed_up,
+    Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, Unstable,
+    choices, predict_choice, relative_errors, search, sift, speed_up,
 };
 use crate::predict::{Calibration, Prediction, Predictor};
 use crate::report::figure::{Figure, Source};
@@ -46,6 +47,7 @@ struct Desk<'a> {
     predictor: &'a Predictor,
     goal: Goal,
     execution: Execution,
+    course: Course,
 }
 
 /// `omnivore optimize FILE`.
@@ -73,10 +75,14 @@ pub(super) fn in_folder(
     }
     let watch = Stopwatch::start();
     experiment.require_calibration()?;
-    let goal = Goal::new(experiment.require_target()?);
     write_experiment(folder, experiment)?;
+    let course = Course::of(experiment)?;
+    let experiment = &experiment.as_searched();
+    let goal = Goal::new(experiment.require_target()?);
     let lab = Lab::open(experiment.clone())?;
+    let calibrating = Stopwatch::start();
     let calibration = calibrate_in(folder, &lab, common, Machine::Measured)?;
+    let calibration_s = kept_seconds(folder, calibrating.elapsed().as_secs_f64())?;
     let predictor = calibration.predictor(&lab)?;
     let execution = execution_of(experiment)?;
     let desk = Desk {
@@ -87,19 +93,58 @@ pub(super) fn in_folder(
         predictor: &predictor,
         goal,
         execution,
+        course,
     };
     let simulating = Stopwatch::start();
-    let candidates = desk.rank()?;
+    let sifted = sift(experiment, &calibration.profiles, calibration.effective_curvature)?;
+    if sifted.stable.is_empty() {
+        return Err(Failure::Infeasible(all_unstable(&sifted.unstable)));
+    }
+    let candidates = desk.rank(&sifted.stable)?;
     let simulated_s = simulating.elapsed().as_secs_f64();
     write_table(folder, "candidates", &candidate_table(&candidates)?)?;
     let trials = desk.verify(&candidates, header)?;
     let lines = desk.lines(&candidates, &trials)?;
     let (chosen, others) = choose(&lines);
     let Some(chosen) = chosen else { return Err(study::nothing_feasible(folder, &goal, &trials)?) };
-    let trained = study::go_on(&desk.laboratory(), &trials)?;
+    let trained = desk.go_on(&trials)?;
     let (desk, lines, trials) = (&desk, &lines, &trials);
-    let result = Comparison { desk, lines, chosen, others, simulated_s, trained, trials };
-    result.publish(&candidates, watch.elapsed().as_secs_f64())
+    let (candidates, unstable) = (&candidates, &sifted.unstable);
+    let result = Comparison {
+        desk,
+        lines,
+        chosen,
+        others,
+        candidates,
+        unstable,
+        calibration_s,
+        simulated_s,
+        trained,
+        trials,
+    };
+    result.publish(watch.elapsed().as_secs_f64())
+}
+
+/// Seconds of a probe: the share that the experiment gives it of the best predicted time.
+fn probe_s(experiment: &Experiment, candidates: &[Candidate]) -> Result<Option<f64>, Failure> {
+    let share = experiment.require_search()?.probe;
+    let best = candidates.first().map(|best| best.predicted);
+    let time = best.map(|best| {
+        #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+        let budget = best.time_per_update_s * experiment.run.updates as f64;
+        best.time_to_target_s.unwrap_or(budget)
+    });
+    Ok(share.zip(time).map(|(share, time)| share * time))
+}
+
+/// Seconds that the calibration in a folder took when it was made.
+fn kept_seconds(folder: &RunFolder, seconds: f64) -> Result<f64, Failure> {
+    const FILE: &str = "calibration-seconds.json";
+    if let Some(kept) = folder.read_json::<f64>(FILE, "time of the calibration")? {
+        return Ok(kept);
+    }
+    folder.write_json(FILE, &seconds)?;
+    Ok(seconds)
 }
 
 /// How the winners of an experiment are executed.
@@ -113,13 +158,13 @@ pub(super) fn execution_of(experiment: &Experiment) -> Result<Execution, Failure
 }
 
 impl Desk<'_> {
-    fn rank(&self) -> Result<Vec<Candidate>, Failure> {
-        let experiment = self.lab.experiment();
-        let n = choices(experiment)?.len();
-        let bar = Bar::new("candidates", n as u64, self.common.output.remarks());
+    fn rank(&self, choices: &[Choice]) -> Result<Vec<Candidate>, Failure> {
+        let remarks = self.common.output.remarks();
+        let bar = Bar::new("candidates", choices.len() as u64, remarks);
         let target = self.calibration.loss_target(self.goal.target())?;
         let profiles = &self.calibration.profiles;
-        Ok(search(experiment, self.predictor, profiles, target, &bar)?)
+        let experiment = self.lab.experiment();
+        Ok(search(experiment, self.predictor, profiles, choices, target, &bar)?)
     }
 
     fn laboratory(&self) -> Laboratory<'_> {
@@ -142,8 +187,10 @@ impl Desk<'_> {
         let searcher = self.searcher(candidates)?;
         let verify = experiment.require_search()?.verify;
         let baselines = u32::try_from(searcher.baselines.len()).unwrap_or(u32::MAX);
+        // After a probe its configuration may be tried once more, to the target.
+        let each = if searcher.probe_s.is_some() { 2 } else { 1 };
         let budget = Budget {
-            trials: verify.saturating_add(baselines),
+            trials: verify.saturating_mul(each).saturating_add(baselines),
             round: verify,
             gradients: None,
             seconds: None,
@@ -174,10 +221,34 @@ impl Desk<'_> {
             },
             ranked: candidates.iter().map(Ranked::from).collect(),
             verify: space.verify as usize,
+            probe_s: probe_s(experiment, candidates)?,
             gradients: budget.and_then(|b| b.gradients).map(|limit| limit.saturating_sub(spent)),
             seconds: budget.and_then(|budget| budget.seconds),
             baselines,
         })
+    }
+
+    /// Trains on from the winner's model, and plans again on the way if the experiment says so.
+    fn go_on(&self, trials: &[Trial]) -> Result<Option<Trained>, Failure> {
+        let experiment = self.lab.experiment();
+        let (laboratory, course) = (self.laboratory(), self.course);
+        if experiment.require_search()?.replan == Replan::Never {
+            return study::go_on(&laboratory, trials, course, None);
+        }
+        let remarks = self.common.output.remarks();
+        let log = |text: &str| remark(remarks, text);
+        let goes_further = course.updates > experiment.run.updates;
+        let goal = if goes_further { course.goal } else { self.goal };
+        let elastic = Elastic {
+            lab: self.lab,
+            predictor: self.predictor,
+            profiles: &self.calibration.profiles,
+            loss_target: self.calibration.loss_target(goal.target())?,
+            updates: course.updates,
+            execution: self.execution,
+            log: &log,
+        };
+        study::go_on(&laboratory, trials, course, Some(&elastic))
     }
 
     fn baseline(&self, groups: u32, momentum: f64) -> Result<Candidate, Failure> {
@@ -188,7 +259,8 @@ impl Desk<'_> {
         }
         let target = self.calibration.loss_target(self.goal.target())?;
         let profiles = &self.calibration.profiles;
-        let ranked = search(&experiment, self.predictor, profiles, target, &Silent)?;
+        let all = choices(&experiment)?;
+        let ranked = search(&experiment, self.predictor, profiles, &all, target, &Silent)?;
         ranked.first().copied().ok_or_else(|| Failure::internal("a baseline has a learning rate"))
     }
 
@@ -236,6 +308,16 @@ pub(super) fn choice_cells(choice: Choice) -> [Cell; 3] {
     ]
 }
 
+fn all_unstable(unstable: &[Unstable]) -> String {
+    let title = "no feasible configuration: all are beyond the stability limit";
+    let mut table = SummaryTable::new(title, ["g", "μ", "η", "largest η let through"]);
+    for Unstable { choice, limit } in unstable {
+        let row = choice_cells(*choice).into_iter().chain([Cell::number(*limit)]);
+        table.rows.push(row.collect());
+    }
+    format!("{}\nadd smaller values to `search.learning_rate`", table.to_text())
+}
+
 fn candidate_table(candidates: &[Candidate]) -> Result<LongTable, Failure> {
     let all = || candidates.iter();
     Ok(LongTable::new()
@@ -259,13 +341,16 @@ struct Comparison<'a> {
     lines: &'a [Line],
     chosen: &'a Line,
     others: [Option<&'a Line>; 2],
+    candidates: &'a [Candidate],
+    unstable: &'a [Unstable],
+    calibration_s: f64,
     simulated_s: f64,
     trained: Option<Trained>,
     trials: &'a [Trial],
 }
 
 impl Comparison<'_> {
-    fn publish(&self, candidates: &[Candidate], elapsed_s: f64) -> Result<(), Failure> {
+    fn publish(&self, elapsed_s: f64) -> Result<(), Failure> {
         let Desk { common, lab, folder, calibration, .. } = self.desk;
         let experiment = lab.experiment();
         let table = self.table();
@@ -290,7 +375,7 @@ impl Comparison<'_> {
         };
         folder.write("report.html", report.to_html().as_bytes())?;
         folder.write("summary.txt", table.to_text().as_bytes())?;
-        let mut object = self.object(candidates);
+        let mut object = self.object();
         folder.write_json("summary.json", &object)?;
         for text in self.remarks() {
             remark(common.output.remarks(), &text);
@@ -362,10 +447,40 @@ impl Comparison<'_> {
                 ));
             }
         }
+        if !self.unstable.is_empty() {
+            remarks.push(format!(
+                "{} of {} configurations were not predicted: their learning rate is beyond the stability limit.",
+                self.unstable.len(),
+                self.unstable.len() + self.candidates.len(),
+            ));
+        }
         if self.chosen.role != PREDICTED_BEST {
             remarks.push(format!("Verification preferred `{}`.", self.chosen.role));
         }
         remarks
+    }
+
+    /// Seconds of this machine of everything but the training that led to the final model, and but
+    /// the practices of others, which are there to compare with.
+    fn overhead_s(&self) -> f64 {
+        let searched: Vec<Trial> = self
+            .trials
+            .iter()
+            .filter(|trial| ![SYNC_ONLY, ASYNC_ONLY].contains(&trial.proposal.role.as_str()))
+            .cloned()
+            .collect();
+        let beside = match fastest(self.trials) {
+            Some(winner) => beside_s(&searched, winner),
+            None => total_real_s(&searched),
+        };
+        self.calibration_s + self.simulated_s + beside
+    }
+
+    /// Seconds of this machine of the training that led to the final model.
+    fn training_s(&self) -> f64 {
+        let winner = fastest(self.trials);
+        let own = winner.map(|winner| total_real_s(self.trials) - beside_s(self.trials, winner));
+        own.unwrap_or(0.0) + self.trained.as_ref().map_or(0.0, |trained| trained.real_s)
     }
 
     /// One panel for each configuration that was executed.
@@ -400,7 +515,7 @@ impl Comparison<'_> {
         Ok(pictures)
     }
 
-    fn object(&self, candidates: &[Candidate]) -> Map<String, Value> {
+    fn object(&self) -> Map<String, Value> {
         let Desk { lab, calibration, .. } = self.desk;
         let chosen = &self.chosen.executed;
         let mut object = json::head("optimize", lab.experiment(), chosen.kind);
@@ -409,17 +524,24 @@ impl Comparison<'_> {
         object.insert("measured".into(), json::value(&chosen.measured));
         let errors = relative_errors(&self.chosen.candidate.predicted, &chosen.measured);
         object.insert("relative_error".into(), json::value(&errors));
-        object.insert("candidates".into(), json::value(&candidates));
+        object.insert("candidates".into(), json::value(&self.candidates));
+        object.insert("unstable".into(), json::value(&self.unstable));
         let verified: Vec<Value> = self.lines.iter().map(line_object).collect();
         object.insert("executed".into(), verified.into());
         let executed: u64 = self.lines.iter().map(|line| line.executed.measured.updates).sum();
         let real_s: f64 = self.lines.iter().map(|line| line.executed.real_s).sum();
+        let overhead_s = self.overhead_s();
+        let training_s = self.training_s();
         object.insert(
             "cost".into(),
             json!({
+                "calibration_s": json::number(self.calibration_s),
                 "simulated_s": json::number(self.simulated_s),
                 "real_gradients": calibration.real_gradients + executed,
                 "real_s": json::number(real_s),
+                "overhead_s": json::number(overhead_s),
+                "training_s": json::number(training_s),
+                "overhead": json::number(overhead_s / training_s),
             }),
         );
         let mut speed_ups = Map::new();

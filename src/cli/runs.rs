@@ -13,17 +13,20 @@ use omnivore_sim::units::SimDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::calibrate::{Machine, calibrate_in};
 use super::failure::Failure;
 use super::progress::{Bar, Remarks, Silent, is_interrupted, remark};
 use super::run_folder::{self, Circumstances, print_summary, write_head, write_run, write_table};
 use super::setup::overrides;
+use super::study::stretch_objects;
 use super::{Beginning, Common, Output, json};
 use crate::config::{
     self, Experiment, Hardware, Loaded, Measure, ObjectiveChoice, Overrides,
-    Pacing as PacingChoice, Quadratic, Sweep, Target,
+    Pacing as PacingChoice, Quadratic, Replan, Sweep, Target,
 };
 use crate::devices::{DeviceError, DeviceName};
-use crate::optimizer::Goal;
+use crate::optimizer::elastic::{Elastic, Position, Stretch};
+use crate::optimizer::{Choice, Execution, Goal};
 use crate::predict::{Calibration, Curve, Predict, Prediction, with_stability};
 use crate::report::table::{Cell, LongTable, SummaryTable};
 use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
@@ -35,10 +38,10 @@ const LATE_SHARE_TO_WARN: f64 = 0.01;
 
 /// `omnivore simulate FILE`.
 pub fn simulate(common: &Common) -> Result<(), Failure> {
-    run_or_sweep("simulate", common, |experiment, _| {
+    run_or_sweep("simulate", common, |experiment, _, _| {
         let scenario = experiment.run.scenario(timing_of(experiment)?);
         let (outcome, prediction) = simulate_one(experiment, &scenario, common.output.remarks())?;
-        Ok(Done { outcome, prediction, lab: None, foreseen: None })
+        Ok(Done { prediction, ..Done::of(outcome, None) })
     })
 }
 
@@ -126,12 +129,54 @@ pub(super) fn quadratic(
 
 /// `omnivore emulate FILE`.
 pub fn emulate(common: &Common) -> Result<(), Failure> {
-    run_or_sweep("emulate", common, |experiment, progress| {
-        let scenario = experiment.run.scenario(timing_of(experiment)?);
+    run_or_sweep("emulate", common, |experiment, place, progress| {
         let lab = Lab::open(experiment.clone())?;
+        if replans(experiment) {
+            return replanned(lab, Execution::Emulate, common, place, progress);
+        }
+        let scenario = experiment.run.scenario(timing_of(experiment)?);
         let outcome = run::emulate(&lab, &scenario, progress)?;
-        Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen: None })
+        Ok(Done::of(outcome, Some(lab)))
     })
+}
+
+/// Whether training plans again when things go otherwise than predicted.
+fn replans(experiment: &Experiment) -> bool {
+    experiment.search.as_ref().is_some_and(|search| search.replan == Replan::Departure)
+}
+
+/// Training from the configuration of the experiment that plans again, by the calibration in its
+/// folder.
+fn replanned(
+    lab: Lab,
+    execution: Execution,
+    common: &Common,
+    place: &RunFolder,
+    progress: &dyn run::RunProgress,
+) -> Result<Done, Failure> {
+    let experiment = lab.experiment();
+    experiment.require_search()?;
+    experiment.require_calibration()?;
+    let goal = Goal::new(experiment.require_target()?);
+    let calibration = calibrate_in(place, &lab, common, Machine::WhereItMatters)?;
+    let predictor = calibration.predictor(&lab)?;
+    let remarks = common.output.remarks();
+    let log = |text: &str| remark(remarks, text);
+    let elastic = Elastic {
+        lab: &lab,
+        predictor: &predictor,
+        profiles: &calibration.profiles,
+        loss_target: calibration.loss_target(goal.target())?,
+        updates: experiment.run.updates,
+        execution,
+        log: &log,
+    };
+    let run = &experiment.run;
+    let rule = (run.explicit_momentum, run.learning_rate);
+    let first = Choice::new(lab.device(), run.roster.groups, rule.0, rule.1);
+    let trained = elastic.train(first, Position::start(&lab), progress)?;
+    let stretches = trained.stretches;
+    Ok(Done { stretches, ..Done::of(trained.outcome, Some(lab)) })
 }
 
 /// What one run of a verb came to.
@@ -141,9 +186,15 @@ struct Done {
     lab: Option<Lab>,
     /// What the simulator foresaw for a real run.
     foreseen: Option<Trace>,
+    /// Parts under one configuration each, where training may plan again.
+    stretches: Vec<Stretch>,
 }
 
 impl Done {
+    fn of(outcome: Outcome, lab: Option<Lab>) -> Self {
+        Done { outcome, prediction: None, lab, foreseen: None, stretches: Vec::new() }
+    }
+
     /// The JSON object of the run.
     fn object(&self, verb: &str, experiment: &Experiment) -> Map<String, Value> {
         let mut object = json::run(verb, experiment, &self.outcome, self.prediction.as_ref());
@@ -155,6 +206,9 @@ impl Done {
             object.insert("updates_to_target".into(), json::number(crossing.updates));
             object.insert("time_to_target_s".into(), json::number(crossing.time_s));
         }
+        if !self.stretches.is_empty() {
+            object.insert("stretches".into(), stretch_objects(&self.stretches).into());
+        }
         object
     }
 }
@@ -163,14 +217,14 @@ impl Done {
 fn run_or_sweep(
     verb: &str,
     common: &Common,
-    work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
+    work: impl Fn(&Experiment, &RunFolder, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
 ) -> Result<(), Failure> {
     let watch = Stopwatch::start();
     match config::load_any(&common.file, &overrides(common))? {
         Loaded::Run(experiment) => {
             let folder = run_folder::open(&common.output, verb, &experiment.name)?;
             let bar = Bar::new(verb, experiment.run.updates, common.output.remarks());
-            let done = work(&experiment, &bar)?;
+            let done = work(&experiment, &folder, &bar)?;
             drop(bar);
             publish(verb, common, &experiment, &done, &folder, watch.elapsed())
         }
@@ -186,7 +240,7 @@ fn publish(
     folder: &RunFolder,
     elapsed: Duration,
 ) -> Result<(), Failure> {
-    let Done { outcome, prediction, lab, foreseen } = done;
+    let Done { outcome, prediction, lab, foreseen, .. } = done;
     let foreseen_s = foreseen.as_ref().and_then(Trace::time_per_update_s);
     // What was measured on the way, such as parts of devices, is part of the experiment.
     let experiment = lab.as_ref().map_or(experiment, Lab::experiment);
@@ -299,7 +353,7 @@ fn sweep_runs(
     verb: &str,
     common: &Common,
     sweep: &Sweep,
-    work: impl Fn(&Experiment, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
+    work: impl Fn(&Experiment, &RunFolder, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
 ) -> Result<(), Failure> {
     let watch = Stopwatch::start();
     let folder = run_folder::open(&common.output, verb, &sweep.name)?;
@@ -310,7 +364,12 @@ fn sweep_runs(
             Some(done) => done,
             None if is_interrupted() => return Ok(None),
             None => {
-                let done = work(&run.experiment, &Silent)?;
+                let own = match replans(&run.experiment) {
+                    // It has a calibration of its own.
+                    true => &RunFolder::create(&folder.path().join("runs").join(&run.name))?,
+                    false => &folder,
+                };
+                let done = work(&run.experiment, own, &Silent)?;
                 if done.outcome.interrupted {
                     return Ok(None);
                 }
@@ -494,7 +553,7 @@ pub fn train(common: &Common, beginning: Beginning) -> Result<(), Failure> {
     match config::load_any(&common.file, &overrides(common))? {
         Loaded::Run(experiment) => {
             let folder = run_folder::open(&common.output, "train", &experiment.name)?;
-            let done = train_one(&experiment, &folder, beginning, common.output.remarks())?;
+            let done = train_one(&experiment, &folder, beginning, common)?;
             publish("train", common, &experiment, &done, &folder, watch.elapsed())
         }
         Loaded::Sweep(sweep) => {
@@ -507,8 +566,8 @@ pub fn train(common: &Common, beginning: Beginning) -> Result<(), Failure> {
                 .num_threads(common.output.n_threads())
                 .build()
                 .map_err(Failure::internal)?;
-            sweep_runs("train", &alone, &sweep, |experiment, progress| {
-                pool.install(|| train_without_state(experiment, progress))
+            sweep_runs("train", &alone, &sweep, |experiment, place, progress| {
+                pool.install(|| train_without_state(experiment, common, place, progress))
             })
         }
     }
@@ -518,8 +577,22 @@ fn train_one(
     experiment: &Experiment,
     folder: &RunFolder,
     beginning: Beginning,
-    remarks: Remarks,
+    common: &Common,
 ) -> Result<Done, Failure> {
+    let remarks = common.output.remarks();
+    if replans(experiment) {
+        if beginning == Beginning::Resumed {
+            let message = "training that plans again cannot be resumed".to_owned();
+            let help = "set it to \"never\", or begin anew".to_owned();
+            return Err(experiment.refuse("search.replan", message, help).into());
+        }
+        let bar = Bar::new("train", experiment.run.updates, remarks);
+        let done = train_without_state(experiment, common, folder, &bar)?;
+        if let Some(state) = done.outcome.state.clone() {
+            keep_state(folder, state)?;
+        }
+        return Ok(done);
+    }
     let state = match beginning {
         Beginning::Fresh => None,
         Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
@@ -535,19 +608,28 @@ fn train_one(
     }
     warn_of_lateness(&outcome, remarks);
     let foreseen = foreseen(experiment)?;
-    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen })
+    Ok(Done { foreseen, ..Done::of(outcome, Some(lab)) })
 }
 
 /// A run of a sweep is short enough to be repeated rather than resumed.
 fn train_without_state(
     experiment: &Experiment,
+    common: &Common,
+    place: &RunFolder,
     progress: &dyn run::RunProgress,
 ) -> Result<Done, Failure> {
-    let (scenario, pacing) = wall_clock_scenario(experiment)?;
     let lab = Lab::open(experiment.clone())?;
+    if replans(experiment) {
+        let execution = Execution::Train(match experiment.run.pacing {
+            PacingChoice::Hardware => Pacing::Prescribed,
+            PacingChoice::None => Pacing::None,
+        });
+        return replanned(lab, execution, common, place, progress);
+    }
+    let (scenario, pacing) = wall_clock_scenario(experiment)?;
     let outcome = run::execute(&lab, &scenario, pacing, None, progress)?;
     let foreseen = foreseen(experiment)?;
-    Ok(Done { outcome, prediction: None, lab: Some(lab), foreseen })
+    Ok(Done { foreseen, ..Done::of(outcome, Some(lab)) })
 }
 
 /// What a run on the wall clock does, and whether it is paced.

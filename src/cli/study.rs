@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::calibrate::measure_machine;
@@ -15,19 +15,20 @@ use super::run_folder::{
 };
 use super::{Common, Output, json};
 use crate::config::{self, Budget, Experiment, Hardware, Overrides};
+use crate::optimizer::elastic::{Elastic, Stretch};
 use crate::optimizer::methods::{Bayes, Fixed, Grid, Hemingway, Omnivore, Practice, Random, Space};
 use crate::optimizer::study::{
-    Ending, Proposal, Searcher, Study, Trial, Workshop, best_time_s, fastest, path_time_s,
-    path_updates, total_gradients, total_real_s, trials_of,
+    Ending, Proposal, Searcher, Study, Trial, Workshop, best_time_s, fastest, path_spent_s,
+    path_time_s, path_updates, total_gradients, total_real_s, trials_of,
 };
 use crate::optimizer::{
-    Execution, Goal, Laboratory, Method, choices, times_per_update, trial_folder,
+    Execution, Goal, Laboratory, Method, OptimizerError, choices, times_per_update, trial_folder,
 };
 use crate::profile::Profile;
 use crate::report::html::Report;
 use crate::report::study::{figures, trial_table};
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::{Kind, Lab};
+use crate::run::{Kind, Lab, Outcome};
 use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, StudyFile, TrialState};
 
@@ -176,9 +177,11 @@ pub fn search_by_trials(
     header: &str,
 ) -> Result<(), Failure> {
     let watch = Stopwatch::start();
+    write_experiment(folder, experiment)?;
+    let course = Course::of(experiment)?;
+    let experiment = &experiment.as_searched();
     let goal = Goal::new(experiment.require_target()?);
     let budget = experiment.require_budget()?;
-    write_experiment(folder, experiment)?;
     let lab = Lab::open(experiment.clone())?;
     let profiles = match experiment.hardware {
         Hardware::ThisMachine => measure_machine(folder, &lab, common)?,
@@ -195,7 +198,16 @@ pub fn search_by_trials(
     };
     let searcher = searcher_of(experiment, method, &profiles, goal)?;
     let trials = run(&laboratory, common, &*searcher, budget, header)?;
-    publish(&laboratory, common, method, &trials, watch.elapsed().as_secs_f64())
+    let about = Search { common, method, course };
+    publish(&laboratory, about, &trials, watch.elapsed().as_secs_f64())
+}
+
+/// How a search was asked for.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    common: &'a Common,
+    method: Method,
+    course: Course,
 }
 
 /// What an experiment's searchers may choose from.
@@ -267,40 +279,127 @@ fn reason(goal: &Goal, trial: &Trial) -> String {
 }
 
 /// The winner's model, trained on.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trained {
+    /// Trial from whose model training went on.
+    pub from_trial: u64,
     /// Updates of the whole training, those of the trial among them.
     pub updates: u64,
     /// The target's own quantity at the end: a loss, or 1 − accuracy.
     pub quantity: f64,
+    /// Updates to the run's target, those of the trial among them, where it was reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updates_to_target: Option<f64>,
+    /// Seconds of the run's own clock to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_to_target_s: Option<f64>,
     /// Folder of the model, below that of the study.
     pub out: String,
+    /// Seconds of this machine after the search.
+    pub real_s: f64,
+    /// Parts under one configuration each, where training may plan again.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub stretches: Vec<Value>,
+}
+
+/// JSON of the parts of a training that may plan again.
+pub fn stretch_objects(stretches: &[Stretch]) -> Vec<Value> {
+    let of = |Stretch { choice, reason, from_update, from_s }: &Stretch| {
+        json!({
+            "from_update": from_update,
+            "from_s": json::number(*from_s),
+            "configuration": json::value(choice),
+            "reason": reason,
+        })
+    };
+    stretches.iter().map(of).collect()
+}
+
+/// Where training goes after a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// Updates of the whole training.
+    pub updates: u64,
+    /// Its target.
+    pub goal: Goal,
+}
+
+impl Course {
+    /// That of an experiment.
+    pub fn of(experiment: &Experiment) -> Result<Self, Failure> {
+        let goal = Goal::new(experiment.require_target()?);
+        Ok(Course { updates: experiment.run.updates, goal })
+    }
 }
 
 /// Trains on from the winner's model to the end of the run's updates, so that nothing of the
-/// search is thrown away; the model of a trial that went to its end is taken as it is.
-pub fn go_on(laboratory: &Laboratory<'_>, trials: &[Trial]) -> Result<Option<Trained>, Failure> {
+/// search is thrown away; the model of a trial that went to its end is taken as it is. Training
+/// plans again on the way where somebody is there who can.
+pub fn go_on(
+    laboratory: &Laboratory<'_>,
+    trials: &[Trial],
+    course: Course,
+    elastic: Option<&Elastic<'_>>,
+) -> Result<Option<Trained>, Failure> {
+    const FILE: &str = "trained/summary.json";
     let Some(winner) = fastest(trials) else { return Ok(None) };
-    let total = laboratory.lab.experiment().run.updates;
-    let left = total.saturating_sub(path_updates(trials, winner));
-    if left == 0 {
-        let quantity = winner.finding.tail.unwrap_or(f64::NAN);
-        let out = trial_folder(winner.number);
-        return Ok(Some(Trained { updates: path_updates(trials, winner), quantity, out }));
+    let kept: Option<Trained> = laboratory.folder.read_json(FILE, "training")?;
+    let is_done =
+        |kept: &Trained| kept.from_trial == winner.number && kept.updates >= course.updates;
+    if let Some(kept) = kept.filter(is_done) {
+        return Ok(Some(kept));
     }
-    let outcome = laboratory.train_on(winner, left)?;
-    let curve = laboratory.goal.curve(&outcome.trace.curve);
-    let model = crate::store::model_bytes(&outcome.weights, &outcome.velocity);
-    laboratory.folder.write("trained/model.safetensors", &model.map_err(Failure::internal)?)?;
-    let quantity = curve.values.last().copied().unwrap_or(f64::NAN);
-    let updates = path_updates(trials, winner) + outcome.trace.updates.len() as u64;
-    Ok(Some(Trained { updates, quantity, out: "trained".to_owned() }))
+    let watch = Stopwatch::start();
+    let begun = laboratory.executed(winner.number)?.trace;
+    let before_s = path_spent_s(trials, winner) - winner.finding.spent_s;
+    let before = path_updates(trials, winner) - winner.finding.updates;
+    let left = course.updates.saturating_sub(path_updates(trials, winner));
+    let (whole, stretches, out) = if left == 0 {
+        (begun, Vec::new(), trial_folder(winner.number))
+    } else {
+        let (outcome, stretches) = train_on(laboratory, trials, winner, left, elastic)?;
+        let model = crate::store::model_bytes(&outcome.weights, &outcome.velocity);
+        laboratory.folder.write("trained/model.safetensors", &model.map_err(Failure::internal)?)?;
+        (begun.followed_by(&outcome.trace), stretch_objects(&stretches), "trained".to_owned())
+    };
+    let reached = course.goal.reached(&whole.curve);
+    #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+    let updates_to_target = reached.map(|crossing| before as f64 + crossing.updates);
+    let trained = Trained {
+        from_trial: winner.number,
+        updates: before + whole.updates.len() as u64,
+        quantity: course.goal.curve(&whole.curve).values.last().copied().unwrap_or(f64::NAN),
+        updates_to_target,
+        time_to_target_s: reached.map(|crossing| before_s + crossing.time_s),
+        out,
+        real_s: watch.elapsed().as_secs_f64(),
+        stretches,
+    };
+    laboratory.folder.write_json(FILE, &trained)?;
+    Ok(Some(trained))
+}
+
+fn train_on(
+    laboratory: &Laboratory<'_>,
+    trials: &[Trial],
+    winner: &Trial,
+    updates: u64,
+    elastic: Option<&Elastic<'_>>,
+) -> Result<(Outcome, Vec<Stretch>), Failure> {
+    let Some(elastic) = elastic else {
+        return Ok((laboratory.train_on(winner, updates)?, Vec::new()));
+    };
+    let at = laboratory.position(trials, winner)?;
+    let trained = elastic.train(winner.proposal.choice, at, &Silent)?;
+    if trained.outcome.interrupted {
+        return Err(OptimizerError::Interrupted.into());
+    }
+    Ok((trained.outcome, trained.stretches))
 }
 
 fn publish(
     laboratory: &Laboratory<'_>,
-    common: &Common,
-    method: Method,
+    Search { common, method, course }: Search<'_>,
     trials: &[Trial],
     elapsed_s: f64,
 ) -> Result<(), Failure> {
@@ -352,7 +451,7 @@ fn publish(
             "real_s": json::number(total_real_s(trials)),
         }),
     );
-    if let Some(trained) = go_on(laboratory, trials)? {
+    if let Some(trained) = go_on(laboratory, trials, course, None)? {
         object.insert("trained".into(), json::value(&trained));
     }
     folder.write_json("summary.json", &object)?;

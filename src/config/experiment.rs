@@ -242,6 +242,16 @@ impl Experiment {
         Ok(Experiment { run, ..self.clone() })
     }
 
+    /// This experiment as far as its search goes: with the updates and the target of `[search]` where
+    /// that has some of its own.
+    #[must_use]
+    pub fn as_searched(&self) -> Experiment {
+        let Some(search) = &self.search else { return self.clone() };
+        let updates = search.updates.unwrap_or(self.run.updates);
+        let target = search.target.or(self.run.target);
+        Experiment { run: RunConfig { updates, target, ..self.run.clone() }, ..self.clone() }
+    }
+
     /// The choices of `optimize`, found to fit the run.
     ///
     /// # Errors

@@ -279,6 +279,22 @@ pub const SEARCH: Section = Section {
         key("verify", "3", "how many of the best are executed"),
         key("execute", "\"train\"", "or \"emulate\": how they are executed"),
         key("baseline_momentum", "0.9", "mu of the sync-only and async-only runs to compare with"),
+        key(
+            "updates",
+            "400",
+            "updates that are predicted and tried; training goes on to `updates`",
+        ),
+        key("target", "{ loss = 0.65 }", "what is chosen by; training goes on to the run's target"),
+        key(
+            "probe",
+            "0.02",
+            "share of the predicted time after which each is judged, so that one goes on; else all do",
+        ),
+        key(
+            "replan",
+            "\"departure\"",
+            "or \"never\": training plans again when things go otherwise than predicted",
+        ),
         key("budget", "{ trials = 40, round = 4 }", "what a study may spend"),
     ],
 };

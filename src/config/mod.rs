@@ -59,7 +59,9 @@ pub use files::FilePath;
 pub use keys::{KeyInfo, Section};
 pub use network::{load_network, own_networks};
 pub use overrides::Overrides;
-pub use plan::{Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Search};
+pub use plan::{
+    Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Replan, Search,
+};
 pub use run::{
     DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, SettingError, Start,
     Target, TimingChoice, WarmStart,

@@ -9,7 +9,7 @@ use super::error::Problem;
 use super::files::{Context, FilePath};
 use super::keys;
 use super::reader::{Bound, Field, Reader};
-use super::run::{MOST_EXAMPLES, MOST_MACHINES, missing_table};
+use super::run::{MOST_EXAMPLES, MOST_MACHINES, Target, missing_table, read_target};
 use super::strategy;
 use super::tree::Value;
 use super::validation::{self, Validation};
@@ -103,10 +103,29 @@ pub struct Search {
     pub verify: u32,
     /// How they are executed.
     pub execute: Execute,
+    /// Share of the best predicted time to the target after which each of them is judged, so that
+    /// only one goes on; without, all run to the target.
+    pub probe: Option<f64>,
+    /// Whether training plans again when things go otherwise than predicted.
+    pub replan: Replan,
+    /// Updates that are predicted and tried, where training is to go on for more of them.
+    pub updates: Option<u64>,
+    /// What configurations are chosen by, where training is to go on to another target.
+    pub target: Option<Target>,
     /// μ of the sync-only and async-only runs to compare with.
     pub baseline_momentum: f64,
     /// What a study may spend; only the method `model` can do without.
     pub budget: Option<Budget>,
+}
+
+/// When training plans again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replan {
+    /// Never.
+    #[default]
+    Never,
+    /// When the time per update or the loss leaves the predicted interval, or machines come or go.
+    Departure,
 }
 
 /// What a study may spend, and in which portions.
@@ -299,6 +318,20 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
         Some(field) => read_budget(&field).map(Some),
         None => Some(None),
     };
+    let probe = match reader.optional("probe") {
+        Some(field) => field.number(Bound::Fraction).map(Some),
+        None => Some(None),
+    };
+    let updates = match reader.optional("updates") {
+        Some(field) => field.whole(1..=MOST_UPDATES).map(Some),
+        None => Some(None),
+    };
+    let target = read_target(&reader);
+    let replans = [("never", Replan::Never), ("departure", Replan::Departure)];
+    let replan = match reader.optional("replan") {
+        Some(field) => field.choice(&replans),
+        None => Some(Replan::Never),
+    };
     reader.close();
     Some(Search {
         groups: groups?,
@@ -310,6 +343,10 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
         strategy: strategy?,
         verify: verify?,
         execute: execute?,
+        probe: probe?,
+        replan: replan?,
+        updates: updates?,
+        target: target?,
         baseline_momentum: baseline_momentum?,
         budget: budget?,
     })

@@ -8,7 +8,7 @@ use omnivore_sim::protocol::{FcPlacement, Schedule};
 use super::disruption;
 use super::experiment::Experiment;
 use super::files::{FilePath, Input};
-use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
+use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Replan, Search};
 use super::run::{
     DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, Start, Target,
     TimingChoice, WarmStart,
@@ -386,6 +386,22 @@ fn write_search(search: &Search) -> toml::Value {
             },
         )
         .with("baseline_momentum", search.baseline_momentum);
+    let writer = match search.updates {
+        Some(updates) => writer.with("updates", whole(updates)),
+        None => writer,
+    };
+    let writer = match search.target {
+        Some(target) => writer.with("target", write_target(target)),
+        None => writer,
+    };
+    let writer = match search.probe {
+        Some(share) => writer.with("probe", share),
+        None => writer,
+    };
+    let writer = match search.replan {
+        Replan::Never => writer,
+        Replan::Departure => writer.with("replan", "departure"),
+    };
     match &search.budget {
         Some(budget) => writer.with("budget", write_budget(budget)),
         None => writer,

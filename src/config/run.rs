@@ -598,7 +598,8 @@ fn read_warm_start(field: &Field<'_>) -> Option<WarmStart> {
 }
 
 /// `Some(None)` when there is no target, `None` when there is a mistake in it.
-fn read_target(reader: &Reader<'_>) -> Option<Option<Target>> {
+/// The target of a run or a search, if there is one.
+pub(super) fn read_target(reader: &Reader<'_>) -> Option<Option<Target>> {
     let Some(field) = reader.optional("target") else { return Some(None) };
     let kind = field.only_entry(&["loss", "validation_loss", "accuracy"])?;
     Some(Some(match kind.name.rsplit('.').next() {

@@ -1,25 +1,31 @@
-//! Re-planning while training goes on: when the measured time per update or loss leaves the
-//! predicted interval, the cluster is estimated anew, the best configuration from the present
-//! model is looked for in the simulator, and training switches to it.
+//! Re-planning while training goes on: when machines come or go, or the measured time per update or
+//! loss leaves the predicted interval, the cluster is estimated anew, the best configuration from
+//! the present model is looked for in the simulator, and training switches to it.
 //!
 //! Training is a chain of *stretches*, each under one configuration. A switch keeps parameters and
-//! velocity; cycles in flight are begun again under the new configuration.
+//! velocity; cycles in flight are begun again under the new configuration. What goes wrong in the
+//! experiment goes wrong in every stretch when its time has come; the optimizer is told who is there,
+//! as servers are, and measures the rest.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use omnivore_sim::cluster::Scenario;
-use omnivore_sim::hardware::Cluster;
+use omnivore_sim::cluster::{Disruptions, Scenario, Spell, Straggler};
+use omnivore_sim::ids::MachineId;
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::rng::{Seed, Stream, stream_at};
-use omnivore_sim::trace::{CurvePoint, SMOOTHING_WINDOW, Trace};
-use omnivore_sim::units::FlopsPerSecond;
+use omnivore_sim::trace::{Actor, CurvePoint, Doing, SMOOTHING_WINDOW, Trace};
+use omnivore_sim::units::{SimDuration, SimTime};
 use rand::RngExt;
+use rayon::prelude::*;
 
-use super::search::{Candidate, Choice, Forecast, choices, predict_choice, rank, scenario_of};
-use super::{Goal, OptimizerError};
-use crate::config::{Experiment, Hardware};
-use crate::predict::{Prediction, Predictor};
-use crate::run::{Lab, RunProgress, emulate_from, simulate};
+use super::search::{Candidate, Choice, Forecast, choices, rank, scenario_of};
+use super::{Execution, OptimizerError};
+use crate::predict::{Curve, Predict, Prediction, Predictor};
+use crate::profile::Profile;
+use crate::run::{
+    Attention, Lab, Lateness, Outcome, RunProgress, emulate_from, execute_from, simulate,
+};
 
 /// Evaluations over which a time per update is measured.
 const WINDOW: usize = 6;
@@ -33,25 +39,20 @@ const TIMED_SEEDS: u64 = 3;
 /// A machine is taken for slower or faster only beyond this factor: below it is noise.
 const LEAST_FACTOR: f64 = 1.2;
 
+/// Standard errors by which the mean time of a machine must differ before it counts.
+const LEAST_ERRORS: f64 = 3.0;
+
+/// Cycles of every group that are simulated for the usual times of machines.
+const TIMED_CYCLES: u64 = 20;
+
 /// A configuration must promise this much less time than the present one, or the switch would be
 /// for noise.
 const WORTH_A_SWITCH: f64 = 0.95;
 
-/// What happens to a cluster while a run is emulated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
-    /// The update of the training at which it happens.
-    pub at_update: u64,
-    /// The conv machine that it happens to, from 0.
-    pub machine: usize,
-    /// Its passes take so many times as long from then on.
-    pub slow_down: f64,
-}
-
-/// A measured quantity outside of its predicted interval.
+/// What was not as predicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Departure {
-    /// The time per update.
+    /// The time per update is outside of its interval.
     Time {
         /// The update of the stretch at which it was noticed.
         update: u64,
@@ -60,7 +61,7 @@ pub enum Departure {
         /// The predicted interval of such windows.
         interval_s: (f64, f64),
     },
-    /// The smoothed loss.
+    /// The smoothed loss is outside of its interval.
     Loss {
         /// The update of the stretch at which it was noticed.
         update: u64,
@@ -68,6 +69,20 @@ pub enum Departure {
         measured: f64,
         /// The predicted interval there.
         interval: (f64, f64),
+    },
+    /// A machine is gone.
+    Gone {
+        /// The update of the stretch at which it was noticed.
+        update: u64,
+        /// Which one.
+        machine: MachineId,
+    },
+    /// A machine is there that was not.
+    Joined {
+        /// The update of the stretch at which it was noticed.
+        update: u64,
+        /// Which one.
+        machine: MachineId,
     },
 }
 
@@ -82,6 +97,12 @@ impl std::fmt::Display for Departure {
                 f,
                 "loss {measured:.4} at update {update} is outside of the predicted {low:.4} to {high:.4}"
             ),
+            Departure::Gone { update, machine } => {
+                write!(f, "{machine} is gone at update {update}")
+            }
+            Departure::Joined { update, machine } => {
+                write!(f, "{machine} has joined at update {update}")
+            }
         }
     }
 }
@@ -91,10 +112,12 @@ impl std::fmt::Display for Departure {
 pub struct Stretch {
     /// The configuration.
     pub choice: Choice,
-    /// Why training had switched to it; absent for the first.
+    /// Why training had been planned again before it; absent for the first.
     pub reason: Option<String>,
-    /// Its evaluations; updates and times count from its beginning.
-    pub points: Vec<CurvePoint>,
+    /// Updates of the whole training at its beginning.
+    pub from_update: u64,
+    /// Time of the whole training at its beginning.
+    pub from_s: f64,
 }
 
 /// What is expected of a stretch.
@@ -151,16 +174,21 @@ impl Expectation {
         Ok(Expectation { time_s, loss })
     }
 
+    /// The same, where everything was seen to take longer, or the loss to be higher, by a factor
+    /// that no machine explains.
+    fn scaled(mut self, by: Unexplained) -> Self {
+        self.time_s = (self.time_s.0 * by.time.min(1.0), self.time_s.1 * by.time.max(1.0));
+        self.loss.iter_mut().for_each(|(_, _, high)| *high *= by.loss);
+        self
+    }
+
     /// Whether the last evaluations of a stretch are outside.
     pub fn departure(&self, points: &[CurvePoint]) -> Option<Departure> {
         self.time_departure(points).or_else(|| self.loss_departure(points))
     }
 
     fn time_departure(&self, points: &[CurvePoint]) -> Option<Departure> {
-        #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
-        let times: Vec<(f64, f64)> =
-            points.iter().map(|point| (point.update as f64, point.time.as_secs_f64())).collect();
-        let windows = window_times(&times);
+        let windows = window_times(&timed(points));
         let last = windows.get(windows.len().checked_sub(IN_A_ROW)?..)?;
         let (low, high) = self.time_s;
         let outside = last.iter().all(|time| *time > high) || last.iter().all(|time| *time < low);
@@ -172,7 +200,7 @@ impl Expectation {
     }
 
     fn loss_departure(&self, points: &[CurvePoint]) -> Option<Departure> {
-        let smoothed = crate::predict::Curve::of_loss(points).smoothed();
+        let smoothed = Curve::of_loss(points).smoothed();
         // The last half window is smoothed over fewer neighbours.
         let settled = smoothed.values.len().checked_sub(SMOOTHING_WINDOW / 2)?;
         let from = settled.checked_sub(IN_A_ROW)?;
@@ -204,6 +232,11 @@ fn widened(low: f64, high: f64) -> (f64, f64) {
     (low / factor, high * factor)
 }
 
+#[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+fn timed(points: &[CurvePoint]) -> Vec<(f64, f64)> {
+    points.iter().map(|point| (point.update as f64, point.time.as_secs_f64())).collect()
+}
+
 /// (updates, seconds) at every `every`th update of a run.
 #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
 fn update_times(trace: &Trace, every: u64) -> Vec<(f64, f64)> {
@@ -220,262 +253,445 @@ fn window_times(times: &[(f64, f64)]) -> Vec<f64> {
 }
 
 /// Training that plans again when things go otherwise than predicted.
+#[derive(Clone, Copy)]
 pub struct Elastic<'a> {
-    /// The experiment; its hardware file is what is believed of the cluster at first.
+    /// The experiment. Its hardware is what is believed of the cluster at first, and what goes wrong
+    /// in it is not foreseen.
     pub lab: &'a Lab,
     /// The fitted predictor.
     pub predictor: &'a Predictor,
-    /// The target.
-    pub goal: Goal,
-    /// The training loss that goes with it.
+    /// Times of this machine, where it is the cluster.
+    pub profiles: &'a [Profile],
+    /// The training loss to be reached soonest.
     pub loss_target: f64,
-    /// What happens to the cluster, of which the optimizer is not told.
-    pub changes: &'a [Change],
+    /// Updates after which training ends.
+    pub updates: u64,
+    /// How training is carried out.
+    pub execution: Execution,
+    /// Told of every decision, in a sentence.
+    pub log: &'a (dyn Fn(&str) + Sync),
 }
 
 /// The model that training has come to.
 #[derive(Clone, Debug)]
-struct Position {
-    model: (InitialModel, InitialModel),
-    updates: u64,
-    loss: Option<f64>,
-    /// Pieces so far, each with mini-batches of its own.
-    pieces: u64,
+pub struct Position {
+    /// Parameters and velocity.
+    pub model: (InitialModel, InitialModel),
+    /// Updates so far.
+    pub updates: u64,
+    /// Time so far.
+    pub time: SimDuration,
+    /// The smoothed training loss, where it is known.
+    pub loss: Option<f64>,
+    /// Seed of what follows.
+    pub seed: Seed,
 }
 
-/// What a stretch came to.
-struct Ended {
-    stretch: Stretch,
-    halt: Option<Halt>,
-    /// The last piece, in which whatever happened is seen best.
-    last: Trace,
+impl Position {
+    /// The start of an experiment.
+    pub fn start(lab: &Lab) -> Self {
+        let seed = lab.experiment().run.seed;
+        let start = lab.start(seed);
+        let still =
+            InitialModel { conv: vec![0.0; start.conv.len()], fc: vec![0.0; start.fc.len()] };
+        Position { model: (start, still), updates: 0, time: SimDuration::ZERO, loss: None, seed }
+    }
 }
 
+/// Training that has ended.
+pub struct Trained {
+    /// All of it as one run.
+    pub outcome: Outcome,
+    /// Its stretches.
+    pub stretches: Vec<Stretch>,
+}
+
+/// What is believed of the cluster beyond its hardware file.
+#[derive(Clone, Debug, PartialEq)]
+struct Belief {
+    absent: Vec<MachineId>,
+    /// How many times as long each machine computes; those at the end are 1.
+    slowness: Vec<f64>,
+    unexplained: Unexplained,
+}
+
+/// Factors on times and loss that no machine explains.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Halt {
-    AtTarget,
-    Departed(Departure),
+struct Unexplained {
+    time: f64,
+    loss: f64,
 }
 
-/// Follows a stretch over its pieces and ends it at the target or at a departure.
+impl Belief {
+    /// Who is there is known; everybody is as fast as the hardware file says.
+    fn of(plan: &Disruptions) -> Self {
+        let unexplained = Unexplained { time: 1.0, loss: 1.0 };
+        Belief { absent: plan.absent(), slowness: Vec::new(), unexplained }
+    }
+
+    fn slowness(&self, machine: usize) -> f64 {
+        self.slowness.get(machine).copied().unwrap_or(1.0)
+    }
+
+    /// A scenario on the cluster that is believed in.
+    fn scenario(&self, scenario: Scenario) -> Scenario {
+        let stragglers = (0..).zip(&self.slowness).filter(|(_, factor)| differs(**factor, 1.0));
+        let stragglers = stragglers.map(|(machine, factor)| Straggler {
+            machine: MachineId(machine),
+            factor: *factor,
+            spell: Spell::Always,
+        });
+        let believed = Disruptions {
+            stragglers: stragglers.collect(),
+            uneven_data: scenario.disruptions.uneven_data.clone(),
+            ..Disruptions::without(&self.absent)
+        };
+        Scenario { disruptions: believed.within(&scenario.roster), ..scenario }
+    }
+}
+
+/// Follows a stretch and ends it at a departure.
 struct Watch<'a> {
-    goal: Goal,
     expectation: &'a Expectation,
-    seen: Mutex<(Vec<CurvePoint>, Option<Halt>)>,
-    /// Where the present piece began.
-    offset: CurvePoint,
+    /// What goes wrong in the stretch, of which only who is there is seen.
+    world: &'a Disruptions,
+    absent: &'a [MachineId],
+    seen: Mutex<(Vec<CurvePoint>, Option<Departure>)>,
     user: &'a dyn RunProgress,
+    /// Updates before the stretch.
+    before: u64,
+}
+
+impl Watch<'_> {
+    /// Who has come or gone by an evaluation.
+    fn churn(&self, point: &CurvePoint) -> Option<Departure> {
+        let now = self.world.after(point.time - SimTime::ZERO, point.update).absent();
+        let update = point.update;
+        let gone = now.iter().find(|machine| !self.absent.contains(machine));
+        let joined = self.absent.iter().find(|machine| !now.contains(machine));
+        gone.map(|machine| Departure::Gone { update, machine: *machine })
+            .or_else(|| joined.map(|machine| Departure::Joined { update, machine: *machine }))
+    }
 }
 
 impl RunProgress for Watch<'_> {
+    fn updated(&self, updates: u64) {
+        self.user.updated(self.before + updates);
+    }
+
     fn evaluated(&self, point: &CurvePoint) {
         let mut seen = self.seen.lock().expect("no thread panics with the lock");
-        let is_repeated = point.update == 0 && !seen.0.is_empty();
-        if is_repeated || seen.1.is_some() {
+        if seen.1.is_some() {
             return;
         }
-        let span = point.time - omnivore_sim::units::SimTime::ZERO;
-        seen.0.push(CurvePoint {
-            update: self.offset.update + point.update,
-            time: self.offset.time + span,
-            ..*point
-        });
-        if self.goal.reached(&seen.0).is_some() {
-            seen.1 = Some(Halt::AtTarget);
-        } else {
-            seen.1 = self.expectation.departure(&seen.0).map(Halt::Departed);
-        }
+        seen.0.push(*point);
+        seen.1 = self.churn(point).or_else(|| self.expectation.departure(&seen.0));
+    }
+
+    fn attention(&self) -> Attention {
+        Attention::Meanwhile
     }
 
     fn is_interrupted(&self) -> bool {
-        let halted = self.seen.lock().expect("no thread panics with the lock").1.is_some();
-        halted || self.user.is_interrupted()
+        let departed = self.seen.lock().expect("no thread panics with the lock").1.is_some();
+        departed || self.user.is_interrupted()
     }
 }
 
 impl Elastic<'_> {
-    /// Trains on the emulated cluster from the start of the experiment until the target or the end
-    /// of the experiment's updates.
+    /// Trains from a position to its last update.
     ///
     /// # Errors
-    /// [`OptimizerError`] when a run is impossible or the user interrupts.
+    /// [`OptimizerError`] when a run is impossible. A user's interruption ends training as it ends
+    /// any run: with `interrupted` set.
     pub fn train(
         &self,
         first: Choice,
+        mut at: Position,
         progress: &dyn RunProgress,
-    ) -> Result<Vec<Stretch>, OptimizerError> {
-        let experiment = self.lab.experiment();
-        let start = self.lab.start(experiment.run.seed);
-        let still =
-            InitialModel { conv: vec![0.0; start.conv.len()], fc: vec![0.0; start.fc.len()] };
-        let mut at = Position { model: (start, still), updates: 0, loss: None, pieces: 0 };
-        let (mut believed, mut choice, mut reason) = (experiment.clone(), first, None);
+    ) -> Result<Trained, OptimizerError> {
+        let total = self.updates;
+        let plan = &self.lab.experiment().run.disruptions;
+        let mut belief = Belief::of(&plan.after(at.time, at.updates));
+        let (mut choice, mut reason) = (first, None);
         let mut stretches: Vec<Stretch> = Vec::new();
-        while at.updates < experiment.run.updates {
-            let ended = self.stretch(&believed, choice, reason.take(), &mut at, progress)?;
-            stretches.push(ended.stretch);
-            let Some(Halt::Departed(departure)) = ended.halt else { break };
-            believed = estimate(&believed, choice, &ended.last)?;
-            choice = self.plan(&believed, choice, departure, at.loss)?;
-            reason = Some(departure.to_string());
+        let mut whole: Option<Outcome> = None;
+        loop {
+            let (from_update, from_s) = (at.updates, at.time.as_secs_f64());
+            stretches.push(Stretch { choice, reason: reason.take(), from_update, from_s });
+            if stretches.len() > 1 {
+                let seed = stream_at(at.seed, Stream::Continuation, stretches.len() as u64);
+                at.seed = Seed({ seed }.random());
+            }
+            let (outcome, departure) = self.stretch(&belief, choice, &at, progress)?;
+            at = after(&at, &outcome);
+            let is_over = at.updates >= total || outcome.trace.diverged.is_some();
+            if let (Some(departure), false) = (departure, is_over) {
+                let now = plan.after(at.time, at.updates).absent();
+                let estimated = self.estimate(&belief, choice, &outcome.trace, now, departure)?;
+                let found = describe(&belief, &estimated);
+                belief = estimated;
+                let next = self.plan(&belief, choice, departure, at.loss)?;
+                let decision = if next == choice {
+                    "nothing else promises enough".to_owned()
+                } else {
+                    format!("switched from {choice} to {next}")
+                };
+                let text = format!("{departure}{found}: {decision}");
+                (self.log)(&format!(
+                    "update {} ({:.3} s): {text}",
+                    at.updates,
+                    at.time.as_secs_f64()
+                ));
+                reason = Some(text);
+                choice = next;
+            }
+            let done = departure.is_none() || is_over;
+            let earlier = whole.take();
+            whole = Some(match earlier {
+                Some(earlier) => joined(earlier, outcome),
+                None => outcome,
+            });
+            if done {
+                break;
+            }
         }
-        Ok(stretches)
+        let mut outcome = whole.expect("there is at least one stretch");
+        // A departure ends a stretch as a user would.
+        outcome.interrupted &= progress.is_interrupted();
+        if stretches.len() > 1 {
+            // What happened under several configurations is no record of one.
+            (outcome.records, outcome.state) = (Vec::new(), None);
+        }
+        Ok(Trained { outcome, stretches })
     }
 
-    /// One configuration until the target, a departure or the end, through unseen changes.
+    /// One configuration until a departure or the end.
     fn stretch(
         &self,
-        believed: &Experiment,
+        belief: &Belief,
         choice: Choice,
-        reason: Option<String>,
-        at: &mut Position,
+        at: &Position,
         progress: &dyn RunProgress,
-    ) -> Result<Ended, OptimizerError> {
+    ) -> Result<(Outcome, Option<Departure>), OptimizerError> {
         let experiment = self.lab.experiment();
-        let expected = scenario_of(believed, &[], choice)?;
-        let prediction = predict_choice(believed, self.predictor, &[], choice)?;
+        let scenario = scenario_of(experiment, self.profiles, choice)?;
+        let expected = belief.scenario(scenario.clone());
+        let prediction = self.predictor.predict(&expected).map_err(OptimizerError::Simulation)?;
+        let left = self.updates - at.updates;
+        let expected = Scenario { updates: left, ..expected };
         let expectation = Expectation::of(&expected, &prediction, at.loss)?;
-        let offset = CurvePoint {
-            update: 0,
-            time: omnivore_sim::units::SimTime::ZERO,
-            evaluation: omnivore_sim::objective::Evaluation {
-                loss: f64::NAN,
-                validation_loss: None,
-                accuracy: None,
-            },
+        let expectation = expectation.scaled(belief.unexplained);
+        let world = experiment.run.disruptions.after(at.time, at.updates);
+        let world = world.within(&scenario.roster);
+        let scenario =
+            Scenario { updates: left, seed: at.seed, disruptions: world.clone(), ..scenario };
+        let watch = Watch {
+            expectation: &expectation,
+            world: &world,
+            absent: &belief.absent,
+            seen: Mutex::default(),
+            user: progress,
+            before: at.updates,
         };
-        let seen = Mutex::default();
-        let mut watch =
-            Watch { goal: self.goal, expectation: &expectation, seen, offset, user: progress };
-        loop {
-            let end = self.next_change(at.updates).min(experiment.run.updates);
-            let real = self.world(at.updates)?;
-            let scenario = Scenario {
-                updates: end - at.updates,
-                seed: Seed(
-                    stream_at(experiment.run.seed, Stream::Continuation, at.pieces).random(),
-                ),
-                ..scenario_of(&real, &[], choice)?
-            };
-            let outcome = emulate_from(self.lab, &scenario, at.model.clone(), &watch)?;
-            let made = outcome.trace.updates.len() as u64;
-            at.updates += made;
-            at.pieces += 1;
-            at.loss = crate::predict::Curve::of_loss(&outcome.trace.curve)
-                .smoothed()
-                .values
-                .last()
-                .copied();
-            at.model = (outcome.weights, outcome.velocity);
-            let halt = watch.seen.lock().expect("the piece has ended").1;
-            if halt.is_none() && outcome.interrupted {
-                return Err(OptimizerError::Interrupted);
-            }
-            let is_over = halt.is_some()
-                || at.updates >= experiment.run.updates
-                || outcome.trace.diverged.is_some();
-            watch.offset.update += made;
-            watch.offset.time =
-                watch.offset.time + (outcome.trace.makespan - omnivore_sim::units::SimTime::ZERO);
-            if is_over {
-                let points = watch.seen.into_inner().expect("the stretch has ended").0;
-                let stretch = Stretch { choice, reason, points };
-                return Ok(Ended { stretch, halt, last: outcome.trace });
-            }
-        }
-    }
-
-    fn next_change(&self, updates: u64) -> u64 {
-        let later = self.changes.iter().map(|change| change.at_update).filter(|at| *at > updates);
-        later.min().unwrap_or(u64::MAX)
-    }
-
-    /// The experiment on the cluster as it really is.
-    fn world(&self, updates: u64) -> Result<Experiment, OptimizerError> {
-        let mut experiment = self.lab.experiment().clone();
-        for change in self.changes.iter().filter(|change| change.at_update <= updates) {
-            if let Hardware::Described(cluster) = &mut experiment.hardware {
-                slow_down(cluster, change.machine, change.slow_down)?;
-            }
-        }
-        Ok(experiment)
+        let other = (choice.device != self.lab.device()).then(|| self.lab.on(choice.device));
+        let other = other.transpose()?;
+        let lab = other.as_ref().unwrap_or(self.lab);
+        let model = at.model.clone();
+        let outcome = match self.execution {
+            Execution::Emulate => emulate_from(lab, &scenario, model, &watch)?,
+            Execution::Train(pacing) => execute_from(lab, &scenario, pacing, model, &watch)?,
+        };
+        let departure = watch.seen.into_inner().expect("the stretch has ended").1;
+        Ok((outcome, departure.filter(|_| !progress.is_interrupted())))
     }
 
     /// The best configuration from a loss on the believed cluster; the present one unless another
-    /// promises clearly less time.
+    /// promises clearly less time. Beyond the target what counts is the loss that the present one
+    /// promises at its end.
     fn plan(
         &self,
-        believed: &Experiment,
+        belief: &Belief,
         present: Choice,
         departure: Departure,
         loss: Option<f64>,
     ) -> Result<Choice, OptimizerError> {
-        let mut candidates: Vec<Candidate> = Vec::new();
-        for choice in choices(believed)? {
-            // A loss that ran away rules out everything that is at least as bold.
+        let experiment = self.lab.experiment();
+        // A loss that ran away rules out everything that is at least as bold.
+        let is_allowed = |choice: &Choice| {
             let is_bolder = choice.groups >= present.groups
                 && choice.explicit_momentum >= present.explicit_momentum
                 && choice.learning_rate >= present.learning_rate;
-            if matches!(departure, Departure::Loss { .. }) && is_bolder {
-                continue;
-            }
-            let prediction = predict_choice(believed, self.predictor, &[], choice)?;
-            let predicted =
-                Forecast::of(&prediction, self.loss_target).from_loss(&prediction, loss);
-            candidates.push(Candidate { choice, predicted });
+            !(matches!(departure, Departure::Loss { .. }) && is_bolder)
+        };
+        let mut all = choices(experiment)?;
+        if !all.contains(&present) {
+            all.push(present);
         }
+        let predict = |choice: &Choice| -> Result<(Choice, Prediction), OptimizerError> {
+            let scenario = belief.scenario(scenario_of(experiment, self.profiles, *choice)?);
+            let prediction = self.predictor.predict(&scenario);
+            Ok((*choice, prediction.map_err(OptimizerError::Simulation)?))
+        };
+        let predictions: Vec<(Choice, Prediction)> =
+            all.par_iter().map(predict).collect::<Result<_, _>>()?;
+        let promised = predictions.iter().find(|(choice, _)| *choice == present);
+        let promised = promised.and_then(|(_, prediction)| prediction.loss.values.last().copied());
+        let target = match (loss, promised) {
+            (Some(loss), Some(promised)) if loss <= self.loss_target => promised,
+            _ => self.loss_target,
+        };
+        let of = |(choice, prediction): &(Choice, Prediction)| Candidate {
+            choice: *choice,
+            predicted: Forecast::of(prediction, target).from_loss(prediction, loss),
+        };
+        let mut candidates: Vec<Candidate> =
+            predictions.iter().filter(|(choice, _)| is_allowed(choice)).map(of).collect();
         candidates.sort_by(|a, b| rank(&a.predicted, &b.predicted));
         let Some(best) = candidates.first() else { return Ok(present) };
         let time = |candidate: &Candidate| candidate.predicted.time_to_target_s;
-        let now = candidates.iter().find(|candidate| candidate.choice == present).and_then(time);
-        Ok(match (time(best), now) {
-            (Some(best_s), Some(now)) if best_s > WORTH_A_SWITCH * now => present,
+        let now = candidates.iter().find(|candidate| candidate.choice == present);
+        Ok(match (time(best), now.map(time)) {
+            (Some(best_s), Some(Some(now))) if best_s > WORTH_A_SWITCH * now => present,
+            // Where nothing is predicted to arrive, the present one is as good as any.
+            (None, Some(_)) => present,
             _ => best.choice,
         })
     }
-}
 
-fn slow_down(cluster: &mut Cluster, machine: usize, factor: f64) -> Result<(), OptimizerError> {
-    let refuse =
-        |error: omnivore_sim::units::UnitError| OptimizerError::Simulation(error.to_string());
-    let Some(machine) = cluster.machines.get_mut(machine) else { return Ok(()) };
-    machine.overhead = machine.overhead.scaled(factor).map_err(refuse)?;
-    for device in &mut machine.devices {
-        let slower = |rate: FlopsPerSecond| FlopsPerSecond::new(rate.get() / factor);
-        device.conv_rate = slower(device.conv_rate).map_err(refuse)?;
-        device.fc_rate = slower(device.fc_rate).map_err(refuse)?;
+    /// What is believed after a departure: who is there, and how long machines were seen to compute
+    /// over what they would take by the hardware file.
+    fn estimate(
+        &self,
+        belief: &Belief,
+        choice: Choice,
+        seen: &Trace,
+        absent: Vec<MachineId>,
+        departure: Departure,
+    ) -> Result<Belief, OptimizerError> {
+        let scenario = scenario_of(self.lab.experiment(), self.profiles, choice)?;
+        let usual = Belief { slowness: Vec::new(), ..belief.clone() }.scenario(scenario);
+        let updates = TIMED_CYCLES * u64::from(choice.groups);
+        let usual = simulate(&Scenario { updates, ..usual }, None, &())?.trace;
+        let windows = timed(&seen.curve);
+        let from = windows.len().checked_sub(WINDOW + IN_A_ROW).map_or(0.0, |at| windows[at].1);
+        let n = seen.machines.len().max(belief.slowness.len());
+        let slowness = (0..n).map(|machine| {
+            let before = belief.slowness(machine);
+            let (seen, usual) = (passes(seen, machine, from), passes(&usual, machine, 0.0));
+            seen.zip(usual).map_or(before, |(seen, usual)| seen.over(usual, before))
+        });
+        let slowness: Vec<f64> = slowness.collect();
+        let mut unexplained = belief.unexplained;
+        let is_explained = absent != belief.absent
+            || (0..slowness.len()).any(|i| differs(slowness[i], belief.slowness(i)));
+        match departure {
+            Departure::Time { measured_s, interval_s: (low, high), .. } if !is_explained => {
+                let bound = if measured_s > high { high } else { low };
+                unexplained.time *= measured_s / bound.max(f64::MIN_POSITIVE);
+            }
+            Departure::Loss { measured, interval: (_, high), .. } => {
+                unexplained.loss *= measured / high;
+            }
+            _ => {}
+        }
+        Ok(Belief { absent, slowness, unexplained })
     }
-    Ok(())
 }
 
-/// The believed cluster with every machine as fast as it was seen to be: busy seconds a cycle,
-/// measured over simulated.
-fn estimate(
-    believed: &Experiment,
-    choice: Choice,
-    seen: &Trace,
-) -> Result<Experiment, OptimizerError> {
-    let mut believed = believed.clone();
-    let scenario = scenario_of(&believed, &[], choice)?;
-    let updates = 20 * u64::from(choice.groups);
-    let simulated = simulate(&Scenario { updates, ..scenario }, None, &())?.trace;
-    let factors: Vec<f64> = (0..seen.machines.len())
-        .map(|machine| busy_per_cycle(seen, machine) / busy_per_cycle(&simulated, machine))
-        .collect();
-    let Hardware::Described(cluster) = &mut believed.hardware else { return Ok(believed) };
-    for (machine, factor) in factors.into_iter().enumerate() {
-        let is_noise = factor < LEAST_FACTOR && factor > 1.0 / LEAST_FACTOR;
-        if factor.is_finite() && factor > 0.0 && !is_noise {
-            slow_down(cluster, machine, factor)?;
+/// Where training stands after a run that began at a position.
+fn after(at: &Position, outcome: &Outcome) -> Position {
+    let losses = Curve::of_loss(&outcome.trace.curve).smoothed().values;
+    Position {
+        model: (outcome.weights.clone(), outcome.velocity.clone()),
+        updates: at.updates + outcome.trace.updates.len() as u64,
+        time: at.time + (outcome.trace.makespan - SimTime::ZERO),
+        loss: losses.last().copied().or(at.loss),
+        seed: at.seed,
+    }
+}
+
+/// Two runs as one, of which the later began with the model of the earlier.
+fn joined(earlier: Outcome, later: Outcome) -> Outcome {
+    let lateness = earlier.lateness.zip(later.lateness).map(|(a, b)| Lateness {
+        late_cycles: a.late_cycles + b.late_cycles,
+        cycles: a.cycles + b.cycles,
+    });
+    Outcome { trace: earlier.trace.followed_by(&later.trace), lateness, momentum: None, ..later }
+}
+
+/// What a departure has changed in what is believed.
+fn describe(before: &Belief, after: &Belief) -> String {
+    let n = before.slowness.len().max(after.slowness.len());
+    let changed = (0..n).filter(|i| differs(before.slowness(*i), after.slowness(*i)));
+    let texts = changed.map(|i| match after.slowness(i) {
+        1.0 => format!("; machine {i} is as fast as it should be"),
+        factor => format!("; machine {i} computes {factor:.2} times as long as it should"),
+    });
+    texts.collect()
+}
+
+/// Factors that are noise are not changed at all, so others differ in any bit.
+fn differs(one: f64, other: f64) -> bool {
+    one.to_bits() != other.to_bits()
+}
+
+/// Mean time that a machine computes in a cycle.
+#[derive(Clone, Copy, Debug)]
+struct Passes {
+    mean_s: f64,
+    /// Standard deviation over cycles, as a part of the mean.
+    variation: f64,
+    /// Cycles.
+    n: f64,
+}
+
+impl Passes {
+    /// The factor over the usual time: what was believed before, unless it differs from that beyond
+    /// noise.
+    fn over(self, usual: Passes, before: f64) -> f64 {
+        let factor = self.mean_s / usual.mean_s;
+        // A few cycles do not tell how much they vary.
+        let variation = self.variation.max(usual.variation);
+        let error = LEAST_ERRORS * variation * (1.0 / self.n + 1.0 / usual.n).sqrt();
+        let is_noise = |ratio: f64| ratio.ln().abs() < LEAST_FACTOR.ln().max(error);
+        match factor {
+            factor if !(factor.is_finite() && factor > 0.0) || is_noise(factor / before) => before,
+            factor if is_noise(factor) => 1.0,
+            factor => factor,
         }
     }
-    Ok(believed)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of cycles stay far below 2^53")]
-fn busy_per_cycle(trace: &Trace, machine: usize) -> f64 {
-    let group = machine as u64 / u64::from(trace.machines_per_group.max(1));
-    let own = trace.updates.iter().filter(|record| u64::from(record.update.cycle.group.0) == group);
-    // A cycle in flight at the end has been computed for the most part.
-    trace.machines[machine].busy.as_secs_f64() / (own.count() as f64 + 0.5)
+/// How long a machine computes in a cycle, from what it began after a time; `None` where that is
+/// nothing. A pass that the end of the run cut short counts where it was longer than the others.
+#[expect(clippy::cast_precision_loss, reason = "counts of passes stay far below 2^53")]
+fn passes(trace: &Trace, machine: usize, from_s: f64) -> Option<Passes> {
+    let who = MachineId(u32::try_from(machine).ok()?);
+    let mut stages: BTreeMap<&str, (Vec<f64>, Option<f64>)> = BTreeMap::new();
+    for span in trace.timeline.iter().filter(|span| span.who == Actor::Machine(who)) {
+        let Doing::Computes(..) = span.doing else { continue };
+        let length = (span.to - span.from).as_secs_f64();
+        let own = stages.entry(span.doing.name()).or_default();
+        if span.to >= trace.makespan {
+            own.1 = Some(length);
+        } else if span.from.as_secs_f64() >= from_s {
+            own.0.push(length);
+        }
+    }
+    let (mut mean_s, mut variance, mut least) = (0.0, 0.0, f64::INFINITY);
+    for (mut lengths, cut) in stages.into_values() {
+        let longest = lengths.iter().copied().fold(0.0, f64::max);
+        lengths.extend(cut.filter(|cut| *cut > longest));
+        let n = lengths.len() as f64;
+        let mean = lengths.iter().sum::<f64>() / n;
+        if lengths.is_empty() {
+            return None;
+        }
+        let squares = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>();
+        mean_s += mean;
+        variance += squares / n;
+        least = n.min(least);
+    }
+    (mean_s > 0.0).then(|| Passes { mean_s, variation: variance.sqrt() / mean_s, n: least })
 }

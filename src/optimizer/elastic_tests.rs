@@ -1,16 +1,18 @@
 //! Training notices what was not predicted, and only that.
 
 use std::path::Path;
+use std::sync::{Mutex, OnceLock};
 
 use omnivore_sim::objective::Evaluation;
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimTime;
 
-use super::elastic::{Change, Departure, Elastic, Expectation, Stretch};
-use super::{Choice, Goal};
+use super::elastic::{Departure, Elastic, Expectation, Position, Trained};
+use super::{Choice, Execution};
 use crate::config::{Overrides, load};
-use crate::predict::{CalibrationCurve, CurveKeeper, calibrate};
-use crate::run::Lab;
+use crate::predict::{Calibration, CalibrationCurve, CurveKeeper, Predictor, calibrate};
+use crate::run::{Lab, emulate, timing};
+use crate::runtime::Pacing;
 
 /// Evaluations every 5 updates, a second per update from one update on another.
 fn points(n: u64, seconds: impl Fn(u64) -> f64, loss: impl Fn(u64) -> f64) -> Vec<CurvePoint> {
@@ -77,40 +79,130 @@ impl CurveKeeper for Forgetful {
     }
 }
 
-#[test]
-fn training_leaves_a_machine_that_became_slow_to_a_group_of_its_own() {
+/// Four machines for 200 updates; calibrated once for all tests.
+fn lab(set: &[&str]) -> (Lab, Predictor) {
+    static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("experiments/22-optimizer-comparison/smoke.toml");
-    let set = [
+    let always = [
         "conv_machines=4",
         "updates=200",
         "target={ loss = 0.1 }",
         "search.groups=[1, 4]",
         "calibration.updates=200",
     ];
-    let set = set.map(str::to_owned).to_vec();
+    let set = always.iter().chain(set).map(|text| (*text).to_owned()).collect();
     let experiment = load(&file, &Overrides { set, seed: None }).expect("possible");
-    let lab = Lab::open(experiment.clone()).expect("the data is in the binary");
-    let calibration = calibrate(&lab, Vec::new(), 1, &Forgetful, &()).expect("it fits");
+    let lab = Lab::open(experiment).expect("the data is in the binary");
+    let calibration = CALIBRATION
+        .get_or_init(|| calibrate(&lab, Vec::new(), 1, &Forgetful, &()).expect("it fits"));
     let predictor = calibration.predictor(&lab).expect("of this experiment");
-    let device = lab.device();
-    // One of the calibration runs, so that its loss is known.
-    let first = Choice::new(device, 1, 0.6, 0.045);
-    let train = |changes: &[Change]| {
-        let goal = Goal::new(experiment.run.target.expect("given"));
-        let elastic = Elastic { lab: &lab, predictor: &predictor, goal, loss_target: 0.7, changes };
-        elastic.train(first, &()).expect("possible")
+    (lab, predictor)
+}
+
+/// Training that begins with one group at one of the settings of the calibration runs, so that its
+/// loss is known.
+fn train(set: &[&str], execution: Execution) -> (Trained, Vec<String>) {
+    let (lab, predictor) = lab(set);
+    let log: Mutex<Vec<String>> = Mutex::default();
+    let elastic = Elastic {
+        lab: &lab,
+        predictor: &predictor,
+        profiles: &[],
+        loss_target: 0.7,
+        updates: 200,
+        execution,
+        log: &|text| log.lock().expect("free").push(text.to_owned()),
     };
-    let is_of_time = |stretch: &Stretch| {
-        stretch.reason.as_ref().is_some_and(|reason| reason.contains("time per update"))
+    let first = Choice::new(lab.device(), 1, 0.6, 0.045);
+    let trained = elastic.train(first, Position::start(&lab), &()).expect("possible");
+    (trained, log.into_inner().expect("free"))
+}
+
+fn groups(trained: &Trained) -> Vec<u32> {
+    trained.stretches.iter().map(|stretch| stretch.choice.groups).collect()
+}
+
+/// All updates were made, one after the other, and every switch has its line in the log.
+fn assert_whole(trained: &Trained, log: &[String]) {
+    let trace = &trained.outcome.trace;
+    assert_eq!(trace.updates.len(), 200);
+    assert!(!trained.outcome.interrupted);
+    assert!(trace.updates.iter().zip(1..).all(|(record, n)| record.update.written.0 == n));
+    assert!(trace.curve.is_sorted_by(|a, b| a.update < b.update && a.time <= b.time));
+    assert_eq!(log.len(), trained.stretches.len() - 1, "{log:?}");
+    for (stretch, line) in trained.stretches[1..].iter().zip(log) {
+        assert!(line.contains(stretch.reason.as_deref().expect("a reason")), "{line}");
+        assert!(line.starts_with(&format!("update {} ", stretch.from_update)), "{line}");
+    }
+}
+
+#[test]
+fn without_disruption_nothing_is_planned_again_and_nothing_differs_from_a_plain_run() {
+    let (trained, log) = train(&[], Execution::Emulate);
+    assert_eq!(groups(&trained), [1], "{log:?}");
+    let (lab, _) = lab(&["explicit_momentum=0.6", "learning_rate=0.045", "groups=1"]);
+    let run = &lab.experiment().run;
+    let timing = timing(lab.experiment(), run, lab.device(), &[]).expect("a described cluster");
+    let plain = emulate(&lab, &run.scenario(timing), &()).expect("possible");
+    assert_eq!(trained.outcome.trace, plain.trace);
+    assert_eq!(trained.outcome.weights, plain.weights);
+}
+
+#[test]
+fn training_leaves_a_machine_that_became_slow_to_a_group_of_its_own() {
+    let slow = "stragglers=[{ machine = 0, factor = 30, from_s = 1.0, until_s = 1e4 }]";
+    let (trained, log) = train(&[slow], Execution::Emulate);
+    assert_whole(&trained, &log);
+    assert_eq!(groups(&trained)[..2], [1, 4], "three of four need not wait: {log:?}");
+    let second = &trained.stretches[1];
+    let reason = second.reason.as_deref().expect("a reason");
+    assert!(second.from_s > 1.0 && reason.contains("time per update"), "{reason}");
+    assert!(reason.contains("machine 0 computes") && reason.contains("switched from g = 1"));
+    let patient = {
+        let (lab, _) = lab(&[slow, "explicit_momentum=0.6", "learning_rate=0.045", "groups=1"]);
+        let run = &lab.experiment().run;
+        let timing = timing(lab.experiment(), run, lab.device(), &[]).expect("described");
+        emulate(&lab, &run.scenario(timing), &()).expect("possible")
     };
-    let undisturbed = train(&[]);
-    assert!(!undisturbed.iter().any(is_of_time), "times are as predicted");
-    let disturbed = train(&[Change { at_update: 80, machine: 0, slow_down: 30.0 }]);
-    let groups = |stretch: &Stretch| (stretch.choice.groups, stretch.reason.clone());
-    let found: Vec<_> = disturbed.iter().map(groups).collect();
-    assert_eq!(disturbed[0].choice, first);
-    let second = disturbed.iter().position(is_of_time).expect("it is noticed");
-    assert_eq!(disturbed[second - 1].choice.groups, 1, "{found:?}");
-    assert_eq!(disturbed[second].choice.groups, 4, "three of four need not wait: {found:?}");
+    let makespan = trained.outcome.trace.makespan;
+    assert!(makespan < patient.trace.makespan, "{makespan} {}", patient.trace.makespan);
+}
+
+#[test]
+fn a_machine_that_goes_or_comes_is_planned_for_anew() {
+    let gone = "churn=[{ machine = 1, turn = \"fails\", at_update = 60 }]";
+    let (trained, log) = train(&[gone], Execution::Emulate);
+    assert_whole(&trained, &log);
+    assert!(log.iter().any(|line| line.contains("machine 1 is gone")), "{log:?}");
+    let comes = "churn=[{ machine = 2, turn = \"joins\", at_s = 0.8 }]";
+    let (trained, log) = train(&[comes], Execution::Emulate);
+    assert_whole(&trained, &log);
+    let joined = log.iter().position(|line| line.contains("machine 2 has joined"));
+    let joined = joined.expect("it is noticed");
+    assert!(trained.stretches[joined + 1].from_s >= 0.8);
+    assert!(trained.stretches[joined + 1].from_s < 1.2, "{log:?}");
+}
+
+#[test]
+fn a_machine_that_recovers_is_believed_in_again() {
+    let slow = "stragglers=[{ machine = 0, factor = 8, from_s = 0.6, until_s = 2.5 }]";
+    let (trained, log) = train(&[slow, "search.groups=[1]"], Execution::Emulate);
+    assert_whole(&trained, &log);
+    let said = |text: &str| log.iter().position(|line| line.contains(text));
+    let (slow, well) = (said("machine 0 computes"), said("machine 0 is as fast as it should be"));
+    assert!(slow.is_some() && slow < well, "{log:?}");
+    assert!(groups(&trained).iter().all(|groups| *groups == 1));
+}
+
+#[test]
+fn training_with_threads_plans_again_too() {
+    let set = [
+        "stragglers=[{ machine = 0, factor = 4, from_s = 0.8, until_s = 1e4 }]",
+        "pacing=\"hardware\"",
+    ];
+    let (trained, log) = train(&set, Execution::Train(Pacing::Prescribed));
+    assert_whole(&trained, &log);
+    assert!(log.iter().any(|line| line.contains("machine 0 computes")), "{log:?}");
+    assert!(trained.outcome.lateness.is_some_and(|late| late.cycles >= 200));
 }

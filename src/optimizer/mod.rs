@@ -19,8 +19,8 @@ mod workshop;
 pub use goal::Goal;
 pub use methods::Method;
 pub use search::{
-    Candidate, Choice, Forecast, Interval, choices, devices, predict_choice, scenario_of, search,
-    times_per_update,
+    Candidate, Choice, Forecast, Interval, Sifted, Unstable, choices, devices, predict_choice,
+    scenario_of, search, sift, times_per_update,
 };
 pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
@@ -52,6 +52,9 @@ pub enum OptimizerError {
     /// A real run failed.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    /// What a trial left cannot be read back.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     /// The user interrupted the search.
     #[error("the search was interrupted; run the same command again to go on")]
     Interrupted,

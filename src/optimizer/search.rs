@@ -3,14 +3,14 @@
 use std::cmp::Ordering;
 
 use omnivore_sim::cluster::Scenario;
-use omnivore_sim::protocol::{FcPlacement, StrategySpec};
+use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerError;
 use crate::config::{Experiment, Hardware, RunConfig};
 use crate::devices::{DeviceError, DeviceName};
-use crate::predict::{Predict, Prediction, Predictor};
+use crate::predict::{Predict, Prediction, Predictor, analytic_safe_rate};
 use crate::profile::Profile;
 use crate::run::{RunProgress, timing};
 
@@ -144,19 +144,84 @@ impl Forecast {
     }
 }
 
-/// Predicts every combination of the search space and ranks them: those that reach the target by
-/// time, then the others by their loss at the end of the budget.
+/// A choice whose learning rate theory holds for unstable.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Unstable {
+    /// The configuration.
+    pub choice: Choice,
+    /// The largest learning rate that is let through with its groups and momentum.
+    pub limit: f64,
+}
+
+/// What there is to choose from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sifted {
+    /// What is worth a prediction, in the order of the lists.
+    pub stable: Vec<Choice>,
+    /// What is not.
+    pub unstable: Vec<Unstable>,
+}
+
+/// The limit is that of a quadratic of one effective curvature, so a network is given some more.
+/// Source: SE.md, section 4.3.
+const STABILITY_MARGIN: f64 = 1.3;
+
+/// The search space without what theory holds for unstable at the effective curvature that a
+/// calibration found; all of it where that is not known.
+///
+/// A rate η is let through up to 1.3 x_max(g, μ) / h, with the largest stable step x_max of the
+/// cluster's law of service times. Where FC layers are merged they are never stale, and how much of
+/// the curvature h belongs to the conv phase is not known; then x_max is that of one group, beyond
+/// which nothing is stable at any staleness. Strategies other than compute groups have no such
+/// limit. Derived from [`omnivore_sim::analytic::largest_stable_step`].
 ///
 /// # Errors
-/// [`OptimizerError`] when the experiment has no search space or a candidate is impossible.
+/// [`OptimizerError`] when the experiment has no search space or a choice is impossible.
+pub fn sift(
+    experiment: &Experiment,
+    profiles: &[Profile],
+    curvature: Option<f64>,
+) -> Result<Sifted, OptimizerError> {
+    let mut sifted = Sifted::default();
+    for choice in choices(experiment)? {
+        let scenario = scenario_of(experiment, profiles, choice)?;
+        let limit = curvature.and_then(|curvature| largest_rate(&scenario, curvature));
+        match limit {
+            Some(limit) if choice.learning_rate > limit => {
+                sifted.unstable.push(Unstable { choice, limit });
+            }
+            _ => sifted.stable.push(choice),
+        }
+    }
+    Ok(sifted)
+}
+
+fn largest_rate(scenario: &Scenario, curvature: f64) -> Option<f64> {
+    let groups = match (scenario.strategy, scenario.roster.fc) {
+        (StrategySpec::Sync, _)
+        | (StrategySpec::Groups | StrategySpec::Async, FcPlacement::Merged) => 1,
+        (StrategySpec::Groups | StrategySpec::Async, FcPlacement::Replicated) => {
+            scenario.roster.groups
+        }
+        _ => return None,
+    };
+    let alike = Scenario { roster: Roster { groups, ..scenario.roster }, ..scenario.clone() };
+    analytic_safe_rate(&alike, curvature).ok().map(|rate| STABILITY_MARGIN * rate)
+}
+
+/// Predicts choices and ranks them: those that reach the target by time, then the others by their
+/// loss at the end of the budget.
+///
+/// # Errors
+/// [`OptimizerError`] when a choice is impossible.
 pub fn search(
     experiment: &Experiment,
     predictor: &Predictor,
     profiles: &[Profile],
+    choices: &[Choice],
     loss_target: f64,
     progress: &dyn RunProgress,
 ) -> Result<Vec<Candidate>, OptimizerError> {
-    let choices = choices(experiment)?;
     let done = std::sync::atomic::AtomicU64::new(0);
     let candidates: Result<Vec<Candidate>, OptimizerError> = choices
         .par_iter()

@@ -4,8 +4,13 @@ use omnivore_sim::objective::Evaluation;
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimTime;
 
+use super::study::{Ending, Proposal, Trial, Workshop};
 use super::*;
-use crate::config::Target;
+use crate::config::{Experiment, Overrides, Target, load};
+use crate::run::{Lab, emulate_from};
+use crate::store::RunFolder;
+use omnivore_sim::cluster::Scenario;
+use omnivore_sim::objective::InitialModel;
 
 fn curve(qualities: &[(f64, f64)]) -> Vec<CurvePoint> {
     (0..)
@@ -61,4 +66,116 @@ fn a_speed_up_over_what_never_arrived_is_a_lower_bound() {
     assert_eq!(speed_up(&chosen, &slower), Some(SpeedUp::Exactly(3.0)));
     assert_eq!(speed_up(&chosen, &never), Some(SpeedUp::AtLeast { at_least: 5.0 }));
     assert_eq!(speed_up(&never, &chosen), None);
+}
+
+fn experiment(set: &[&str]) -> Experiment {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("experiments/22-optimizer-comparison/smoke.toml");
+    let set = set.iter().map(|text| (*text).to_owned()).collect();
+    load(&file, &Overrides { set, seed: None }).expect("possible")
+}
+
+#[test]
+fn what_is_stale_and_beyond_the_stability_limit_is_not_predicted() {
+    let set = [
+        "search.groups=[1, 2, 4, 8]",
+        "search.explicit_momentum=[-0.3, 0.0, 0.9]",
+        "search.learning_rate=[0.001, 0.03, 0.1, 0.3, 1.0]",
+    ];
+    let curvature = Some(5.0);
+    let sifted = |extra: &[&str]| {
+        let experiment = experiment(&[&set[..], extra].concat());
+        (sift(&experiment, &[], curvature).expect("possible"), choices(&experiment).expect("some"))
+    };
+    let (stale, all) = sifted(&["fc=\"replicated\""]);
+    assert_eq!(stale.stable.len() + stale.unstable.len(), all.len());
+    assert!(stale.unstable.iter().all(|Unstable { choice, limit }| choice.learning_rate > *limit));
+    let rates = |groups: u32, momentum: f64| {
+        let own = |c: &&Choice| c.groups == groups && (c.explicit_momentum - momentum).abs() < 1e-9;
+        stale.stable.iter().filter(own).count()
+    };
+    // 1.3 · 2 / 5 with one group; ever less with more groups and with more momentum.
+    assert_eq!([1, 2, 4, 8].map(|groups| rates(groups, 0.0)), [4, 3, 3, 2]);
+    assert_eq!([-0.3, 0.0, 0.9].map(|momentum| rates(8, momentum)), [2, 2, 1]);
+    let (merged, _) = sifted(&[]);
+    let limit = |groups: u32| {
+        let own = merged.unstable.iter().find(|unstable| unstable.choice.groups == groups);
+        own.map(|unstable| unstable.limit)
+    };
+    assert!(limit(1).is_some() && limit(1) == limit(8), "FC layers that are merged are not stale");
+    let (other, all) = sifted(&["strategy={ ssp = { slack = 3 } }", "fc=\"replicated\""]);
+    assert_eq!(other.stable, all, "of other strategies theory says nothing");
+    let unknown = sift(&experiment(&set), &[], None).expect("possible");
+    assert!(unknown.unstable.is_empty(), "without a curvature nothing is known");
+}
+
+#[test]
+fn every_key_of_the_search_is_varied_with_every_other() {
+    let experiment = experiment(&[
+        "search.groups=[1, 4]",
+        "search.explicit_momentum=[-0.5, 0.0]",
+        "search.learning_rate=[0.01]",
+        "search.mini_batch=[8, 16, 32]",
+        "search.fc=[\"merged\", \"replicated\"]",
+        "search.strategy=[\"groups\", { ssp = { slack = 3 } }]",
+    ]);
+    let all = choices(&experiment).expect("possible");
+    assert_eq!(all.len(), 2 * 2 * 3 * 2 * 2);
+    let scenarios: Vec<_> = all
+        .iter()
+        .map(|choice| scenario_of(&experiment, &[], *choice).expect("possible"))
+        .collect();
+    for (choice, scenario) in all.iter().zip(&scenarios) {
+        assert_eq!(Some(scenario.roster.mini_batch), choice.mini_batch);
+        assert_eq!(Some(scenario.roster.fc), choice.fc);
+        assert_eq!(Some(scenario.strategy), choice.strategy);
+        assert!(
+            (f64::from(scenario.rule.explicit_momentum) - choice.explicit_momentum).abs() < 1e-6
+        );
+    }
+    let distinct = |i: usize| scenarios[..i].iter().all(|other| *other != scenarios[i]);
+    assert!((0..scenarios.len()).all(distinct));
+}
+
+#[test]
+fn training_goes_on_from_the_model_and_the_velocity_that_the_winner_left() {
+    let lab = Lab::open(experiment(&["target={ loss = 0.9 }"])).expect("the data is in the binary");
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let folder = RunFolder::create(scratch.path()).expect("writable");
+    let laboratory = Laboratory {
+        lab: &lab,
+        profiles: &[],
+        goal: Goal::new(Target::Loss(0.9)),
+        execution: Execution::Emulate,
+        folder: &folder,
+        trial_seconds: None,
+        progress: &(),
+    };
+    let choice = Choice::new(lab.device(), 4, 0.6, 0.015);
+    let proposal = Proposal::to_target(choice, lab.experiment().run.updates, "x");
+    let Ending::Found { state, finding, .. } = laboratory.carry_out(3, &proposal) else {
+        panic!("it was not interrupted");
+    };
+    let trial = Trial { number: 3, round: 0, proposal, state, reason: None, finding };
+    let total = lab.experiment().run.updates;
+    assert!(trial.time_to_target_s().is_some() && trial.finding.updates < total);
+    let executed = laboratory.executed(3).expect("kept");
+    let left = total - trial.finding.updates;
+    let outcome = laboratory.train_on(&trial, left).expect("possible");
+    let last = executed.trace.curve.last().expect("evaluated").evaluation;
+    assert_eq!(outcome.trace.curve[0].evaluation, last, "the very same parameters");
+    assert_eq!(outcome.trace.updates.len() as u64, left);
+    let (weights, velocity) = laboratory.model_after(3).expect("kept");
+    assert!(velocity.conv.iter().any(|entry| *entry != 0.0), "it is in motion");
+    let at = laboratory.position(std::slice::from_ref(&trial), &trial).expect("kept");
+    assert_eq!((at.model, at.updates), ((weights.clone(), velocity), trial.finding.updates));
+    let still =
+        InitialModel { conv: vec![0.0; weights.conv.len()], fc: vec![0.0; weights.fc.len()] };
+    let scenario = Scenario {
+        updates: left,
+        seed: at.seed,
+        ..scenario_of(lab.experiment(), &[], choice).expect("possible")
+    };
+    let stopped = emulate_from(&lab, &scenario, (weights, still), &()).expect("possible");
+    assert_ne!(stopped.weights, outcome.weights, "a model at rest goes elsewhere");
 }

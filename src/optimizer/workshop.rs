@@ -7,16 +7,21 @@ use omnivore_sim::cluster::Scenario;
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::rng::{Seed, Stream, stream_at};
 use omnivore_sim::trace::{CurvePoint, SMOOTHING_WINDOW, Trace};
+use omnivore_sim::units::SimDuration;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use super::study::{Ending, Finding, Origin, Proposal, Trial, Until, Workshop};
+use super::elastic::Position;
+use super::study::{
+    Ending, Finding, Origin, Proposal, Trial, Until, Workshop, path_spent_s, path_updates,
+};
 use super::verify::Execution;
 use super::{Choice, Goal, Measurement, OptimizerError, search::scenario_of};
-use crate::predict::Crossing;
+use crate::predict::{Crossing, Curve};
 use crate::profile::Profile;
 use crate::run::{
-    Kind, Lab, Lateness, Outcome, RunProgress, emulate, emulate_from, execute, execute_from,
+    Attention, Kind, Lab, Lateness, Outcome, RunProgress, emulate, emulate_from, execute,
+    execute_from,
 };
 use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, StoreError, TrialState, load_model_in_motion, model_bytes};
@@ -140,6 +145,10 @@ impl RunProgress for Referee<'_> {
         }
     }
 
+    fn attention(&self) -> Attention {
+        if self.until == Until::Updates { Attention::AtTheEnd } else { Attention::Meanwhile }
+    }
+
     fn is_interrupted(&self) -> bool {
         let mut state = self.points.lock().expect("no thread panics with the lock");
         if state.1.is_none() {
@@ -234,8 +243,8 @@ impl Laboratory<'_> {
                 execute(lab, scenario, pacing, None, progress).map_err(|error| error.to_string())
             }
             (Execution::Train(pacing), Origin::Trial(number)) => {
-                let (start, _) = self.model_after(number).map_err(|error| error.to_string())?;
-                execute_from(lab, scenario, pacing, start, None, progress)
+                let model = self.model_after(number).map_err(|error| error.to_string())?;
+                execute_from(lab, scenario, pacing, model, progress)
                     .map_err(|error| error.to_string())
             }
         }
@@ -298,6 +307,25 @@ impl Laboratory<'_> {
         let outcome = self.run(&scenario, &proposal, self.progress);
         let outcome = outcome.map_err(OptimizerError::Simulation)?;
         if outcome.interrupted { Err(OptimizerError::Interrupted) } else { Ok(outcome) }
+    }
+
+    /// Where a trial has come to, over all trials on whose models it builds.
+    ///
+    /// # Errors
+    /// [`OptimizerError`] when its model was not kept.
+    pub fn position(&self, trials: &[Trial], trial: &Trial) -> Result<Position, OptimizerError> {
+        let executed = self.executed(trial.number)?;
+        let losses = Curve::of_loss(&executed.trace.curve).smoothed().values;
+        let seed = self.lab.experiment().run.seed;
+        let seconds = path_spent_s(trials, trial);
+        let time = SimDuration::from_secs_f64(seconds);
+        Ok(Position {
+            model: self.model_after(trial.number)?,
+            updates: path_updates(trials, trial),
+            time: time.map_err(|error| OptimizerError::Simulation(error.to_string()))?,
+            loss: losses.last().copied(),
+            seed: Seed(stream_at(seed, Stream::Continuation, trial.number).random()),
+        })
     }
 
     /// What a trial left.

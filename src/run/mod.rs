@@ -12,7 +12,7 @@ mod probe;
 mod split;
 
 pub use lab::{Lab, LabError, timing};
-pub use outcome::{Kind, Lateness, Outcome, RunProgress};
+pub use outcome::{Attention, Kind, Lateness, Outcome, RunProgress};
 pub use parallel::{in_parallel, in_turn};
 pub use probe::{Probed, probe};
 
@@ -26,7 +26,8 @@ use omnivore_sim::units::SimTime;
 
 use crate::config::Measure;
 use crate::runtime::{
-    Checkpoint, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup, train,
+    Checkpoint, Evaluations, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup,
+    train,
 };
 
 /// Runs a scenario on the virtual clock without a real network: with a synthetic objective, or
@@ -168,21 +169,49 @@ pub fn execute(
     resume: Option<Checkpoint>,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RuntimeError> {
-    execute_from(lab, scenario, pacing, lab.start(scenario.seed), resume, progress)
+    let beginning = Beginning { start: lab.start(scenario.seed), velocity: None, resume };
+    on_wall_clock(lab, scenario, pacing, beginning, progress)
 }
 
-/// Trains on the wall clock from other parameters than the experiment's own start.
+/// Trains on the wall clock from a model that an earlier run left, with its velocity. The scenario
+/// should have a seed of its own, or it meets the mini-batches of the earlier run again.
 ///
 /// # Errors
 /// As for [`execute`].
+///
+/// # Panics
+/// When the model is of another network.
 pub fn execute_from(
     lab: &Lab,
     scenario: &Scenario,
     pacing: Pacing,
-    start: InitialModel,
-    resume: Option<Checkpoint>,
+    model: (InitialModel, InitialModel),
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RuntimeError> {
+    let (start, velocity) = model;
+    let beginning = Beginning { start, velocity: Some(velocity), resume: None };
+    on_wall_clock(lab, scenario, pacing, beginning, progress)
+}
+
+/// Where a run on the wall clock begins.
+struct Beginning {
+    start: InitialModel,
+    velocity: Option<InitialModel>,
+    resume: Option<Checkpoint>,
+}
+
+/// Evaluations after which a real run looks at its loss, where that may end it: the workers rest
+/// meanwhile.
+const LOOK_EVERY: usize = 4;
+
+fn on_wall_clock(
+    lab: &Lab,
+    scenario: &Scenario,
+    pacing: Pacing,
+    beginning: Beginning,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RuntimeError> {
+    let Beginning { start, velocity, resume } = beginning;
     let mut evaluator = lab.objective(scenario.seed);
     let stages = || Box::new(NetworkStages::new(lab.objective(scenario.seed))) as Box<dyn Stages>;
     let setup = TrainSetup {
@@ -192,6 +221,11 @@ pub fn execute_from(
         machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
         fc_server: stages(),
         start,
+        velocity,
+        evaluations: match progress.attention() {
+            Attention::AtTheEnd => Evaluations::Later,
+            Attention::Meanwhile => Evaluations::Every(LOOK_EVERY),
+        },
         evaluator: &mut evaluator,
         resume,
     };

@@ -69,6 +69,15 @@ pub struct Outcome {
     pub state: Option<Checkpoint>,
 }
 
+/// When somebody who follows a run must know its loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// Once it has ended: a run on the wall clock need not stand still for it.
+    AtTheEnd,
+    /// While it goes on, because the loss may end it.
+    Meanwhile,
+}
+
 /// Follows runs from several threads at once.
 pub trait RunProgress: Sync {
     /// Told how far a run has come.
@@ -76,6 +85,11 @@ pub trait RunProgress: Sync {
 
     /// Told of every evaluation.
     fn evaluated(&self, _point: &CurvePoint) {}
+
+    /// When evaluations are wanted.
+    fn attention(&self) -> Attention {
+        Attention::AtTheEnd
+    }
 
     /// Asked now and then; a run then ends early with its state.
     fn is_interrupted(&self) -> bool {

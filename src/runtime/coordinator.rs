@@ -48,6 +48,15 @@ pub struct Checkpoint {
     pub records: Vec<Record>,
 }
 
+/// When a real run evaluates the models that it has set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evaluations {
+    /// After its last update, or when a checkpoint is made.
+    Later,
+    /// As soon as there are so many: for those who may end a run by its loss.
+    Every(usize),
+}
+
 /// What a real run needs.
 pub struct TrainSetup<'a> {
     /// The configuration; its timing matters to paced runs only.
@@ -64,6 +73,10 @@ pub struct TrainSetup<'a> {
     pub evaluator: &'a mut dyn Objective,
     /// Parameters to start from, unless `resume` has them.
     pub start: InitialModel,
+    /// Their velocity as another run left it; at rest without.
+    pub velocity: Option<InitialModel>,
+    /// When models are evaluated.
+    pub evaluations: Evaluations,
     /// State to go on from.
     pub resume: Option<Checkpoint>,
 }
@@ -163,6 +176,7 @@ struct Coordinator<'a> {
     late: BTreeSet<Cycle>,
     /// What the clock showed when each update of this part of the run was really applied.
     applied_at: Vec<SimTime>,
+    evaluations: Evaluations,
     set_aside: Vec<(u64, SimTime, ModelSnapshot)>,
     last_checkpoint: std::time::Instant,
     machines: Vec<Worker<Task>>,
@@ -173,7 +187,7 @@ struct Coordinator<'a> {
 
 impl<'a> Coordinator<'a> {
     fn new(setup: TrainSetup<'a>) -> Result<Self, RuntimeError> {
-        let TrainSetup { scenario, pacing, resume, start, evaluator, .. } = setup;
+        let TrainSetup { scenario, pacing, resume, start, velocity, evaluator, .. } = setup;
         let (outbox, inbox) = channel();
         let permits = Arc::new(Permits::new(setup.threads));
         let compute = Compute {
@@ -189,7 +203,11 @@ impl<'a> Coordinator<'a> {
         let conv_machines = scenario.roster.conv_machines;
         let (server, witness, replicas, mut records) = match resume {
             None => (
-                ModelServer::new(scenario.rule, start).scheduled(scenario.schedule),
+                match velocity {
+                    None => ModelServer::new(scenario.rule, start),
+                    Some(velocity) => ModelServer::with_velocity(scenario.rule, start, velocity),
+                }
+                .scheduled(scenario.schedule),
                 Witness::new(scenario.roster, bound),
                 Replicas::new(conv_machines),
                 Vec::new(),
@@ -232,6 +250,7 @@ impl<'a> Coordinator<'a> {
             shared,
             late: BTreeSet::new(),
             applied_at: Vec::new(),
+            evaluations: setup.evaluations,
             set_aside: Vec::new(),
             last_checkpoint: std::time::Instant::now(),
             machines,
@@ -827,6 +846,12 @@ impl<'a> Coordinator<'a> {
         if over {
             return Ok(Some(RunEnd::Complete));
         }
+        if let Evaluations::Every(n) = self.evaluations
+            && self.set_aside.len() >= n
+            && let Some(end) = self.look(monitor)?
+        {
+            return Ok(Some(end));
+        }
         if monitor.updated(updates, self.now).is_break() {
             return Ok(Some(RunEnd::Stopped));
         }
@@ -855,11 +880,32 @@ impl<'a> Coordinator<'a> {
         end
     }
 
+    /// Evaluates what was set aside while the clock stands still and nobody computes. Whoever was at
+    /// something finishes it before the clock stops, so that nothing is computed for free.
+    fn look(&mut self, monitor: &mut dyn TrainMonitor) -> Result<Option<RunEnd>, RuntimeError> {
+        let permits = Arc::clone(&self.permits);
+        permits.during(permits.total(), || {
+            while let Ok(message) = self.inbox.try_recv() {
+                if let Some(end) = self.receive(message)? {
+                    return Ok(Some(end));
+                }
+            }
+            let mut clock = self.clock;
+            let end = clock.stopped(|| self.evaluate_models(monitor));
+            self.clock = clock;
+            Ok(end)
+        })
+    }
+
     fn evaluate_set_aside(&mut self, monitor: &mut dyn TrainMonitor) -> Option<RunEnd> {
+        let permits = Arc::clone(&self.permits);
+        permits.during(permits.total(), || self.evaluate_models(monitor))
+    }
+
+    fn evaluate_models(&mut self, monitor: &mut dyn TrainMonitor) -> Option<RunEnd> {
         for (updates, time, model) in std::mem::take(&mut self.set_aside) {
             let at = Parameters { conv: &model.conv, fc: &model.fc };
-            let all = self.permits.total();
-            let evaluation = self.permits.during(all, || self.evaluator.evaluate(at));
+            let evaluation = self.evaluator.evaluate(at);
             let (point, divergence) = self.witness.evaluated(updates, time, evaluation);
             monitor.evaluated(&point);
             if let Some(divergence) = divergence {

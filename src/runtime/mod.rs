@@ -18,7 +18,7 @@ mod shared;
 mod workers;
 
 pub use clock::Stopwatch;
-pub use coordinator::{Checkpoint, TrainOutcome, TrainSetup, train};
+pub use coordinator::{Checkpoint, Evaluations, TrainOutcome, TrainSetup, train};
 pub use workers::{Activations, FcPass, NetworkStages, Stages};
 
 use omnivore_sim::cluster::{DisruptionError, TimingError};

@@ -10,7 +10,7 @@ use omnivore_sim::cluster::{
 use omnivore_sim::cluster::{Unmonitored, replay};
 use omnivore_sim::hardware::{Link, ServiceLaw, Sharing};
 use omnivore_sim::ids::MachineId;
-use omnivore_sim::objective::Objective;
+use omnivore_sim::objective::{InitialModel, Objective};
 use omnivore_sim::protocol::{
     Agn, BackupWorkers, Diloco, Easgd, FcPlacement, Hogwild, Late, LocalSgd, ModelServer, Roster,
     Schedule, StrategySpec, UpdateRule,
@@ -88,10 +88,80 @@ fn train_until(
         machines: scenario.roster.machine_ids().map(|_| stages()).collect(),
         fc_server: stages(),
         start: own.initial(),
+        velocity: None,
+        evaluations: Evaluations::Later,
         evaluator: &mut own,
         resume,
     };
     train(setup, &mut Until(until)).expect("the scenario is possible")
+}
+
+#[test]
+fn a_run_that_goes_on_is_in_motion_as_the_one_before_left_it() {
+    let still = UpdateRule { learning_rate: 1e-30, explicit_momentum: 0.5, weight_decay: 0.0 };
+    let scenario = Scenario { rule: still, updates: 1, ..scenario(1, 1, FcPlacement::Merged) };
+    let mut own = objective(scenario.seed);
+    let start = own.initial();
+    let ones = |of: &[f32]| vec![1.0; of.len()];
+    let velocity = InitialModel { conv: ones(&start.conv), fc: ones(&start.fc) };
+    let stages = || Box::new(NetworkStages::new(objective(scenario.seed))) as Box<dyn Stages>;
+    let setup = TrainSetup {
+        scenario: &scenario,
+        pacing: Pacing::None,
+        threads: 1,
+        machines: vec![stages()],
+        fc_server: stages(),
+        start: start.clone(),
+        velocity: Some(velocity),
+        evaluations: Evaluations::Later,
+        evaluator: &mut own,
+        resume: None,
+    };
+    let outcome = train(setup, &mut Until(u64::MAX)).expect("possible");
+    let moved: Vec<f32> = start.conv.iter().map(|weight| weight + 0.5).collect();
+    assert_eq!(outcome.state.weights.conv, moved);
+}
+
+/// Ends a run as soon as it has seen a loss beyond the first.
+#[derive(Default)]
+struct UntilALoss(u64);
+
+impl TrainMonitor for UntilALoss {
+    fn updated(&mut self, _: u64, _: SimTime) -> ControlFlow<()> {
+        if self.0 > 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+    fn evaluated(&mut self, _: &CurvePoint) {
+        self.0 += 1;
+    }
+    fn checkpoint(&mut self, _: Checkpoint) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_real_run_can_be_ended_by_its_loss_only_where_that_is_looked_at_meanwhile() {
+    let scenario = scenario(2, 2, FcPlacement::Merged);
+    let ended = |evaluations: Evaluations| {
+        let mut own = objective(scenario.seed);
+        let stages = || Box::new(NetworkStages::new(objective(scenario.seed))) as Box<dyn Stages>;
+        let setup = TrainSetup {
+            scenario: &scenario,
+            pacing: Pacing::None,
+            threads: 2,
+            machines: vec![stages(), stages()],
+            fc_server: stages(),
+            start: own.initial(),
+            velocity: None,
+            evaluations,
+            evaluator: &mut own,
+            resume: None,
+        };
+        let outcome = train(setup, &mut UntilALoss::default()).expect("possible");
+        (outcome.trace.updates.len(), outcome.trace.curve.len(), outcome.interrupted)
+    };
+    assert_eq!(ended(Evaluations::Later), (40, 5, false));
+    assert_eq!(ended(Evaluations::Every(1)), (10, 2, true));
+    assert_eq!(ended(Evaluations::Every(3)), (20, 3, true));
 }
 
 #[test]

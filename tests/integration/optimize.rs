@@ -58,6 +58,7 @@ fn optimize_prints_prediction_beside_measurement_and_keeps_every_file() {
         .map(|line| line["measured"]["updates"].as_u64().expect("a count"))
         .sum();
     assert_eq!(object["cost"]["real_gradients"], calibration + executed);
+    assert_eq!(object["trained"]["updates"], 60, "training went on to the end of its updates");
     for file in [
         "manifest.toml",
         "calibration.json",

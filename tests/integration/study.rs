@@ -38,7 +38,9 @@ fn timeless(mut object: Value) -> Value {
     for trial in object["trials"].as_array_mut().expect("a list of trials") {
         trial["finding"].as_object_mut().expect("a finding").remove("real_s");
     }
-    object["measured"].as_object_mut().expect("a finding").remove("real_s");
+    for key in ["measured", "trained"] {
+        object[key].as_object_mut().expect("an object").remove("real_s");
+    }
     object["cost"].as_object_mut().expect("costs").remove("real_s");
     object.as_object_mut().expect("an object").remove("out");
     object
@@ -49,18 +51,52 @@ fn chosen_by(bench: &Bench, out: &str, method: &str) -> Value {
     timeless(json_of(&output))
 }
 
+/// What `study show` says of the trials of a study that may not have begun.
+fn shown(bench: &Bench, out: &str) -> Vec<Value> {
+    let mut command = program();
+    command.args(["study", "show", &bench.path(out).display().to_string(), "--json"]);
+    let output = command.output().expect("the program starts");
+    match code(&output) {
+        0 => json_of(&output)["trials"].as_array().cloned().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_final(trial: &Value) -> bool {
+    !matches!(trial["state"].as_str(), Some("waiting" | "running"))
+}
+
 #[test]
-fn a_study_that_is_killed_again_and_again_loses_nothing_and_chooses_the_same() {
-    let bench = bench("target = { loss = 1.9 }");
+fn a_study_that_is_killed_at_twenty_moments_loses_nothing_and_chooses_the_same() {
+    const KILLS: u64 = 20;
+    let search = SEARCH
+        .replace("[0.02, 0.06]", "[0.01, 0.02, 0.03, 0.04, 0.06]")
+        .replace("trials = 10", "trials = 42");
+    let run = SHORT_RUN.replace("{ loss = 2.2 }", "{ loss = 2.0 }");
+    let bench = Bench::with(&format!("{}{search}", run.replace("updates = 24", "updates = 60")));
     let whole = chosen_by(&bench, "whole", "random");
-    // Moments between the start of the program and the end of a trial, spread by a multiplicative
-    // sequence.
-    for kill in 1_u64..=8 {
+    let mut kept: Vec<Value> = Vec::new();
+    let mut unfinished = 0;
+    for kill in 1..=KILLS {
         let mut child = start(&bench, "killed", "random");
-        std::thread::sleep(Duration::from_millis(40 + kill * 167 % 400));
+        // Some moment of the next two trials, spread by a multiplicative sequence.
+        let n_final = || shown(&bench, "killed").iter().filter(|trial| is_final(trial)).count();
+        while n_final() < kept.len() + 1 && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(kill * 167 % 61));
         child.kill().expect("it was started");
         child.wait().expect("it was killed");
+        let trials = shown(&bench, "killed");
+        unfinished += u64::from(trials.len() < 42 || !trials.iter().all(is_final));
+        let now: Vec<Value> = trials.into_iter().filter(is_final).collect();
+        for (was, is) in kept.iter().zip(&now) {
+            assert_eq!(was, is, "what was found is found, kill {kill}");
+        }
+        assert!(now.len() > kept.len(), "nothing is done twice, kill {kill}");
+        kept = now;
     }
+    assert_eq!(unfinished, KILLS, "all kills fell within the study");
     assert_eq!(chosen_by(&bench, "killed", "random"), whole);
     let numbers: Vec<u64> = whole["trials"]
         .as_array()
@@ -68,7 +104,45 @@ fn a_study_that_is_killed_again_and_again_loses_nothing_and_chooses_the_same() {
         .iter()
         .map(|trial| trial["number"].as_u64().expect("a number"))
         .collect();
-    assert_eq!(numbers, (0..10).collect::<Vec<u64>>());
+    assert_eq!(numbers, (0..42).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_trial_that_takes_too_long_is_pruned_and_says_so() {
+    let search = SEARCH.replace("round = 2 }", "round = 2, trial_seconds = 1e-6 }");
+    let run = SHORT_RUN.replace("{ loss = 2.2 }", "{ loss = 1.0 }");
+    let bench = Bench::with(&format!("{run}{search}"));
+    let output = start(&bench, "out", "sync").wait_with_output().expect("it ends");
+    assert_eq!(code(&output), 5);
+    assert!(error_text(&output).contains("took longer than"), "{}", error_text(&output));
+    let trials = shown(&bench, "out");
+    assert!(!trials.is_empty() && trials.iter().all(|trial| trial["state"] == "pruned"));
+}
+
+#[test]
+fn a_configuration_that_is_not_possible_fails_alone_and_every_key_is_searched() {
+    let search = SEARCH.replace(
+        "verify = 2",
+        "verify = 2\nmini_batch = [2, 8, 16]\nstrategy = [\"groups\", { ssp = { slack = 3 } }]",
+    );
+    let search = search
+        .replace("[0.0, 0.3, 0.6]", "[-0.3]")
+        .replace("[0.02, 0.06]", "[0.06]")
+        .replace("trials = 10", "trials = 40");
+    let run = SHORT_RUN.replace("{ loss = 2.2 }", "{ loss = 2.25 }");
+    let bench = Bench::with(&format!("{run}{search}"));
+    let object = chosen_by(&bench, "out", "grid");
+    let trials = object["trials"].as_array().expect("a list");
+    assert_eq!(trials.len(), 3 * 3 * 2);
+    for trial in trials {
+        // A group of four machines cannot share two examples.
+        let configuration = &trial["configuration"];
+        let is_possible = configuration["mini_batch"] != 2 || configuration["groups"] != 1;
+        assert_eq!(trial["state"] != "infeasible", is_possible, "{trial}");
+        let reason = trial["reason"].as_str().unwrap_or_default();
+        assert!(is_possible || !reason.is_empty(), "{trial}");
+        assert_eq!(trial["configuration"]["explicit_momentum"], -0.3);
+    }
 }
 
 #[test]

@@ -59,6 +59,9 @@ pub enum When {
     Update(u64),
 }
 
+/// More updates than any run has.
+const NEVER: u64 = u64::MAX;
+
 /// A restart of the servers. They keep the models; what reaches them while they are down waits, and
 /// is taken up in the order of its arrival when they are back. Messages on their way to machines
 /// arrive.
@@ -243,6 +246,96 @@ impl Disruptions {
         self.uneven_data.as_ref().map_or(Ok(()), |data| data.check(roster))
     }
 
+    /// Machines that are never there.
+    pub fn without(machines: &[MachineId]) -> Disruptions {
+        let never = |machine: &MachineId| Churn {
+            machine: *machine,
+            turn: Turn::Joins,
+            when: When::Update(NEVER),
+        };
+        Disruptions { churn: machines.iter().map(never).collect(), ..Disruptions::default() }
+    }
+
+    /// The machines that are not there at the beginning.
+    pub fn absent(&self) -> Vec<MachineId> {
+        let mut named: Vec<MachineId> = self.churn.iter().map(|churn| churn.machine).collect();
+        named.sort_unstable();
+        named.dedup();
+        let begins_absent = |machine: &MachineId| {
+            let first = self.churn.iter().find(|churn| churn.machine == *machine);
+            first.is_some_and(|first| first.turn == Turn::Joins)
+        };
+        named.into_iter().filter(begins_absent).collect()
+    }
+
+    /// What is left of the plan for a run that goes on where another has come to a time and a number
+    /// of updates, and counts both from 0 again. A machine that is gone for good joins after more
+    /// updates than any run has. A restart of the servers that began with an update counts as over.
+    #[must_use]
+    pub fn after(&self, span: SimDuration, updates: u64) -> Disruptions {
+        let to_come = |when: When| match when {
+            When::Time(time) if span > SimDuration::ZERO && time <= SimTime::ZERO + span => None,
+            When::Time(time) => Some(When::Time(earlier(time, span))),
+            When::Update(NEVER) => Some(when),
+            When::Update(update) if update <= updates => None,
+            When::Update(update) => Some(When::Update(update - updates)),
+        };
+        let mut churn: Vec<Churn> = self.churn.clone();
+        let mut gone = self.absent();
+        churn.retain_mut(|entry| match to_come(entry.when) {
+            Some(when) => {
+                entry.when = when;
+                true
+            }
+            None => {
+                gone.retain(|machine| *machine != entry.machine);
+                if entry.turn != Turn::Joins {
+                    gone.push(entry.machine);
+                }
+                false
+            }
+        });
+        // A machine that joins first is not there at the beginning, and one that is there does not.
+        let mut met: Vec<MachineId> = gone.clone();
+        churn.retain(|entry| {
+            let is_said = entry.turn == Turn::Joins && !met.contains(&entry.machine);
+            if !is_said {
+                met.push(entry.machine);
+            }
+            !is_said
+        });
+        for machine in gone {
+            let first = churn.iter().find(|entry| entry.machine == machine);
+            if first.is_none_or(|first| first.turn != Turn::Joins) {
+                churn.insert(0, Churn { machine, turn: Turn::Joins, when: When::Update(NEVER) });
+            }
+        }
+        let outages = self.outages.iter().filter_map(|outage| outage.after(span, &to_come));
+        let stragglers = self.stragglers.iter().filter_map(|straggler| match straggler.spell {
+            Spell::Between { until, .. } if until <= SimTime::ZERO + span => None,
+            Spell::Between { from, until } => {
+                let spell =
+                    Spell::Between { from: earlier(from, span), until: earlier(until, span) };
+                Some(Straggler { spell, ..*straggler })
+            }
+            Spell::Always | Spell::Chance(_) => Some(*straggler),
+        });
+        Disruptions {
+            churn,
+            outages: outages.collect(),
+            stragglers: stragglers.collect(),
+            uneven_data: self.uneven_data.clone(),
+        }
+    }
+
+    /// The part of the plan that is about machines which a roster has.
+    #[must_use]
+    pub fn within(mut self, roster: &Roster) -> Disruptions {
+        self.churn.retain(|churn| churn.machine.0 < roster.conv_machines);
+        self.stragglers.retain(|straggler| straggler.machine.0 < roster.conv_machines);
+        self
+    }
+
     /// A stall as a result, where machines come or go, so that a run may come to a halt without
     /// anybody's mistake. It names at least one who waits.
     pub fn stall(&self, mut blocked: Vec<Blocked>) -> Option<RunEnd> {
@@ -254,6 +347,26 @@ impl Disruptions {
             blocked.push(Blocked { who: who.to_owned(), waits_for: waits_for.to_owned() });
         }
         Some(RunEnd::Stalled(blocked))
+    }
+}
+
+/// An instant on a clock that began later by a span, at the earliest its beginning.
+fn earlier(time: SimTime, span: SimDuration) -> SimTime {
+    SimTime::from_nanos(time.as_nanos().saturating_sub(span.as_nanos()))
+}
+
+impl Outage {
+    /// What is left of it after a span.
+    fn after(&self, span: SimDuration, to_come: &impl Fn(When) -> Option<When>) -> Option<Outage> {
+        let now = SimTime::ZERO + span;
+        match (to_come(self.when), self.when) {
+            (Some(when), _) => Some(Outage { when, ..*self }),
+            (None, When::Time(from)) if from + self.downtime > now => Some(Outage {
+                when: When::Time(SimTime::ZERO),
+                downtime: from + self.downtime - now,
+            }),
+            _ => None,
+        }
     }
 }
 

@@ -273,6 +273,61 @@ proptest! {
         prop_assert_eq!(&same.weights().conv, &model.weights().conv);
     }
 
+    /// Two runs as one have the updates and the time of both, and add up like one.
+    #[test]
+    fn a_run_and_the_one_that_goes_on_from_it_add_up_as_one(
+        one in any_scenario(), other in any_scenario(),
+    ) {
+        prop_assume!(is_possible(&one) && is_possible(&other));
+        let (first, second) = (times_of(&one), times_of(&other));
+        let joined = first.clone().followed_by(&second);
+        prop_assert_eq!(joined.updates.len(), first.updates.len() + second.updates.len());
+        for (version, record) in (1..).zip(&joined.updates) {
+            let update = record.update;
+            prop_assert_eq!(update.written.0, version);
+            prop_assert_eq!(update.written.0, update.read.0 + update.staleness.0 + 1);
+        }
+        prop_assert!(joined.updates.is_sorted_by_key(|record| record.time));
+        let makespan = joined.makespan - SimTime::ZERO;
+        prop_assert_eq!(
+            makespan,
+            (first.makespan - SimTime::ZERO) + (second.makespan - SimTime::ZERO)
+        );
+        for usage in &joined.machines {
+            prop_assert_eq!(usage.busy + usage.communicating + usage.waiting, makespan);
+        }
+        let examples = joined.examples;
+        prop_assert_eq!(
+            examples.processed,
+            examples.applied + examples.dropped + examples.unapplied
+        );
+    }
+
+    /// What is left of a plan says the same of who is there as the plan does to a run that is resumed.
+    #[test]
+    fn what_is_left_of_a_plan_begins_with_the_machines_that_a_resumed_run_has(
+        plan in any_disruptions(4), at in 0.0_f64..0.7, updates in 0_u64..60,
+    ) {
+        let roster =
+            Roster { conv_machines: 4, groups: 4, fc: FcPlacement::Merged, mini_batch: BATCH };
+        let span = seconds(at) - SimTime::ZERO;
+        let resumed = super::disruption::Fate::new(&plan, roster, seconds(at), updates);
+        let left = plan.after(span, updates);
+        let anew = super::disruption::Fate::new(&left, roster, SimTime::ZERO, 0);
+        prop_assert_eq!(resumed.beginning(), anew.beginning());
+        let absent = |machine: &MachineId| Event::Leaving { machine: *machine };
+        let told: Vec<Event> = left.absent().iter().map(absent).collect();
+        prop_assert_eq!(&anew.beginning()[..told.len()], &told[..]);
+        let to_come = |(time, event): (SimTime, Event)| (time - SimTime::ZERO + span, event);
+        let timed: Vec<_> = anew.timed().into_iter().map(to_come).collect();
+        let before: Vec<_> = resumed
+            .timed()
+            .into_iter()
+            .map(|(time, event)| (time - SimTime::ZERO, event))
+            .collect();
+        prop_assert!(timed.iter().all(|entry| before.contains(entry)), "{timed:?} {before:?}");
+    }
+
     /// O1 with machines that come and go: an update ages the gradient of every other machine that
     /// holds a model by one, whether it is applied, in flight at the end, or lost.
     #[test]

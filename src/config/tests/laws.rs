@@ -113,6 +113,10 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("search.baseline_momentum=0.8", &[]),
     ("search.mini_batch=[16, 32]", &[]),
     ("search.fc=[\"merged\", \"replicated\"]", &[]),
+    ("search.probe=0.05", &[]),
+    ("search.replan=departure", &[]),
+    ("search.updates=50", &[]),
+    ("search.target={ loss = 0.9 }", &[]),
     ("search.strategy=[\"groups\", { ssp = { slack = 3 } }]", &[]),
     (
         "search.budget={ trials = 9, round = 3, gradients = 100, seconds = 2, trial_seconds = 1 }",

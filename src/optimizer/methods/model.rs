@@ -4,7 +4,8 @@ use super::Space;
 use super::bayes::{Inputs, ln_time};
 use super::gaussian::GaussianProcess;
 use crate::optimizer::study::{
-    Pause, Proposal, Replay, Searcher, Trial, best_time_s, total_gradients, total_real_s,
+    Origin, Pause, Proposal, Replay, Searcher, Trial, Until, best_time_s, total_gradients,
+    total_real_s,
 };
 use crate::optimizer::{Candidate, Choice};
 
@@ -47,7 +48,11 @@ impl From<&Candidate> for Ranked {
 
 /// Verifies the best of the ranking for real, then the fixed practices of others to compare with.
 ///
-/// After each round the rest is ranked anew: by ln(predicted time) plus what a Gaussian process
+/// With probes every verification is short, and the one of the lowest loss goes on from where it
+/// stands; where that does not reach the target, the next one does. Nothing of the winner's run is
+/// thrown away.
+///
+/// Without, after each round the rest is ranked anew: by ln(predicted time) plus what a Gaussian process
 /// over the errors of the verified ones, ln(measured / predicted), makes of it. Where errors tell
 /// nothing, that is the ranking of the simulator.
 #[derive(Clone, Debug)]
@@ -58,6 +63,9 @@ pub struct Model {
     pub ranked: Vec<Ranked>,
     /// How many are verified.
     pub verify: usize,
+    /// Seconds of a run's own clock after which a verification is judged by its loss; without, each
+    /// goes on to the target.
+    pub probe_s: Option<f64>,
     /// Nothing more is verified once so many gradients have been computed.
     pub gradients: Option<u64>,
     /// Nothing more is verified once trials have taken so many seconds of this machine.
@@ -95,10 +103,46 @@ impl Model {
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         ranked.into_iter().take(n).map(|(_, i)| i).collect()
     }
-}
 
-impl Searcher for Model {
-    fn search(&self, replay: &mut Replay<'_>) -> Result<(), Pause> {
+    /// Short runs of the first of the ranking, of which the best goes on.
+    fn probe(&self, seconds: f64, replay: &mut Replay<'_>) -> Result<(), Pause> {
+        let Space { updates, round, .. } = self.space;
+        let first: Vec<Choice> =
+            self.ranked.iter().take(self.verify).map(|ranked| ranked.choice).collect();
+        let mut probes: Vec<Trial> = Vec::new();
+        for (number, part) in first.chunks(round.max(1)).enumerate() {
+            if self.is_spent(replay.so_far()) {
+                break;
+            }
+            let proposals = part.iter().enumerate().map(|(at, choice)| Proposal {
+                until: Until::Seconds(seconds),
+                ..Proposal::to_target(*choice, updates, rank_name(number * round + at))
+            });
+            probes.extend_from_slice(replay.round(proposals.collect())?);
+        }
+        // Infinity and NaN come last.
+        let score = |trial: &Trial| match trial.finding.tail {
+            Some(tail) if !trial.is_divergent() => tail,
+            _ => f64::INFINITY,
+        };
+        probes.sort_by(|a, b| score(a).total_cmp(&score(b)));
+        for probe in probes {
+            let left = updates.saturating_sub(probe.finding.updates);
+            if probe.time_to_target_s().is_some() || best_time_s(replay.so_far()).is_some() {
+                break;
+            }
+            if left == 0 || self.is_spent(replay.so_far()) {
+                continue;
+            }
+            replay.trial(Proposal {
+                origin: Origin::Trial(probe.number),
+                ..Proposal::to_target(probe.proposal.choice, left, probe.proposal.role)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, replay: &mut Replay<'_>) -> Result<(), Pause> {
         let Space { updates, round, .. } = self.space;
         let choices: Vec<Choice> = self.ranked.iter().map(|ranked| ranked.choice).collect();
         let inputs = Inputs::of(&choices);
@@ -109,17 +153,31 @@ impl Searcher for Model {
             let next = self.next_of(&inputs, &tried, &errors, n);
             let best = best_time_s(replay.so_far());
             let proposals = next.iter().enumerate().map(|(at, i)| {
-                let role = match tried.len() + at {
-                    0 => PREDICTED_BEST.to_owned(),
-                    rank => format!("predicted no. {}", rank + 1),
-                };
-                Proposal::to_target(choices[*i], updates, role).racing(best)
+                Proposal::to_target(choices[*i], updates, rank_name(tried.len() + at)).racing(best)
             });
             let trials = replay.round(proposals.collect())?;
             let made = next.iter().zip(trials);
             errors.extend(made.map(|(i, trial)| self.error(*i, trial)));
             tried.extend(&next);
         }
+        Ok(())
+    }
+}
+
+fn rank_name(rank: usize) -> String {
+    match rank {
+        0 => PREDICTED_BEST.to_owned(),
+        rank => format!("predicted no. {}", rank + 1),
+    }
+}
+
+impl Searcher for Model {
+    fn search(&self, replay: &mut Replay<'_>) -> Result<(), Pause> {
+        match self.probe_s {
+            Some(seconds) => self.probe(seconds, replay)?,
+            None => self.verify(replay)?,
+        }
+        let updates = self.space.updates;
         let of =
             |(role, choice): &(String, Choice)| Proposal::to_target(*choice, updates, role.clone());
         replay.round(self.baselines.iter().map(of).collect())?;

@@ -134,7 +134,15 @@ fn model(space: &Space, times: impl Fn(&Choice) -> f64, verify: usize) -> Model 
     let mut ranked: Vec<Ranked> = space.choices.iter().map(ranked).collect();
     ranked.sort_by(|a, b| a.time_s.total_cmp(&b.time_s));
     let baselines = vec![(SYNC_ONLY.to_owned(), space.choice(1, 0.9, 0.01))];
-    Model { space: space.clone(), ranked, verify, gradients: None, seconds: None, baselines }
+    Model {
+        space: space.clone(),
+        ranked,
+        verify,
+        probe_s: None,
+        gradients: None,
+        seconds: None,
+        baselines,
+    }
 }
 
 #[test]
@@ -174,6 +182,43 @@ fn a_model_stops_verifying_at_its_budget_and_still_compares() {
     let trials = done(&limited, 100);
     assert_eq!(trials.last().map(|t| t.proposal.role.as_str()), Some(SYNC_ONLY));
     assert_eq!(trials.len(), 4, "two trials of ten gradients are not enough, three are");
+}
+
+#[test]
+fn of_the_probes_only_the_one_of_the_lowest_loss_goes_on_from_where_it_stands() {
+    let space = space(1, 2);
+    let probing = Model { probe_s: Some(0.5), ..model(&space, time_of, 5) };
+    // The third of the ranking is the best, and the loss of the fourth is no number.
+    let third = probing.ranked[2].choice;
+    let score = |proposal: &Proposal| match proposal.choice {
+        choice if choice == probing.ranked[3].choice => (f64::NAN, None),
+        choice if choice == third => {
+            (0.2, matches!(proposal.origin, Origin::Trial(_)).then_some(1.5))
+        }
+        choice => (0.3 + time_of(&choice) / 100.0, None),
+    };
+    let trials = conduct(&probing, &budget(40), &Scored(score)).expect("not interrupted");
+    assert_eq!(trials.len(), 5 + 1 + 1, "five probes, one that goes on, one to compare with");
+    assert!(trials[..5].iter().all(|trial| trial.proposal.until == Until::Seconds(0.5)));
+    let on = &trials[5].proposal;
+    assert_eq!((on.choice, on.origin, on.until), (third, Origin::Trial(2), Until::Target));
+    assert_eq!(on.updates, space.updates - trials[2].finding.updates);
+    assert_eq!(trials[6].proposal.role, SYNC_ONLY);
+}
+
+#[test]
+fn where_the_best_probe_does_not_arrive_the_next_one_goes_on() {
+    let space = space(1, 2);
+    let probing = Model { probe_s: Some(0.5), ..model(&space, time_of, 4) };
+    let second = probing.ranked[1].choice;
+    let score = |proposal: &Proposal| {
+        let goes_on = matches!(proposal.origin, Origin::Trial(_));
+        (time_of(&proposal.choice), (goes_on && proposal.choice == second).then_some(1.5))
+    };
+    let trials = conduct(&probing, &budget(40), &Scored(score)).expect("not interrupted");
+    let on = |trial: &&Trial| matches!(trial.proposal.origin, Origin::Trial(_));
+    let origins: Vec<Origin> = trials.iter().filter(on).map(|t| t.proposal.origin).collect();
+    assert_eq!(origins, [Origin::Trial(0), Origin::Trial(1)]);
 }
 
 // The paper's optimizer, and the defects of its released script (PAPER.md, section 5).

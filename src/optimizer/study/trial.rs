@@ -132,10 +132,25 @@ pub fn path_time_s(trials: &[Trial], trial: &Trial) -> Option<f64> {
     trial.time_to_target_s().map(|time| before + time)
 }
 
+/// Seconds of the run's own clock of a trial and of those on whose models it builds.
+pub fn path_spent_s(trials: &[Trial], trial: &Trial) -> f64 {
+    let before: f64 = ancestors(trials, trial).iter().map(|trial| trial.finding.spent_s).sum();
+    before + trial.finding.spent_s
+}
+
 /// Updates of a trial and of those on whose models it builds.
 pub fn path_updates(trials: &[Trial], trial: &Trial) -> u64 {
     let before: u64 = ancestors(trials, trial).iter().map(|trial| trial.finding.updates).sum();
     before + trial.finding.updates
+}
+
+/// Seconds of this machine of all trials but those whose models a trial is built on, itself among
+/// them: what a search took beside the training that it led to.
+pub fn beside_s<'a>(trials: &'a [Trial], trial: &'a Trial) -> f64 {
+    let mut path: Vec<u64> = ancestors(trials, trial).iter().map(|trial| trial.number).collect();
+    path.push(trial.number);
+    let beside = trials.iter().filter(|trial| !path.contains(&trial.number));
+    beside.map(|trial| trial.finding.real_s).sum()
 }
 
 /// The trials on whose models a trial builds, the latest first. A trial builds on earlier ones
