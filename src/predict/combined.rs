@@ -4,8 +4,8 @@
 //! the proxy alone, for a linear model knows nothing of a network that stabilises itself. How far
 //! the two are apart, fitted as they are on the same runs, is what calibration tells of the error
 //! of either: (ln L_proxy − ln L_quadratic)²/2, the sample variance of two, is part of the variance
-//! of the predicted loss. No number in it is fitted. Source: derived; decided on the validation of
-//! the small network alone (`results/2026-11-30-validations`).
+//! of the predicted loss. No number in it is fitted. Source: derived; how it was decided on, and how
+//! well it does, is in `results/validations`.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 

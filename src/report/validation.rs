@@ -204,7 +204,11 @@ pub fn case_figure(case: &Case) -> Figure {
     let points = |curve: &crate::predict::Curve| {
         curve.updates.iter().copied().zip(curve.values.iter().copied()).collect::<Vec<_>>()
     };
-    let band = prediction.low.iter().copied().zip(prediction.high.iter().copied()).collect();
+    // An interval that is open above would leave no room for the curves.
+    let drawn = case.curves.iter().chain([&prediction.loss]).flat_map(|curve| &curve.values);
+    let top = drawn.copied().fold(0.0, f64::max);
+    let highs = prediction.high.iter().map(|high| high.min(top));
+    let band = prediction.low.iter().copied().zip(highs).collect();
     let predicted = Series::new("loss", Source::Predicted, Mark::Line, points(&prediction.loss));
     figure.series.push(predicted.with_band(band));
     for (number, curve) in case.curves.iter().enumerate() {
