@@ -15,7 +15,9 @@ use super::{Common, json};
 use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan};
 use crate::optimizer::elastic::Elastic;
 use crate::optimizer::methods::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space};
-use crate::optimizer::study::{Trial, beside_s, fastest, total_real_s};
+use crate::optimizer::study::{
+    Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
+};
 use crate::optimizer::{
     Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, Unstable,
     choices, predict_choice, relative_errors, search, sift, speed_up,
@@ -280,7 +282,15 @@ impl Desk<'_> {
                     Candidate { choice, predicted: Forecast::of(&of, target) }
                 }
             };
-            let executed = laboratory.executed(trial.number)?;
+            let mut executed = laboratory.executed(trial.number)?;
+            // What goes on from a probe counts from where the probe began.
+            let measured = &mut executed.measured;
+            let before = path_updates(trials, trial) - trial.finding.updates;
+            #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+            let before = before as f64;
+            measured.updates_to_target = measured.updates_to_target.map(|own| before + own);
+            measured.time_to_target_s = path_time_s(trials, trial);
+            measured.budget_s = path_spent_s(trials, trial);
             let role = trial.proposal.role.clone();
             lines.push(Line { number: trial.number, role, candidate, executed });
         }
