@@ -8,10 +8,14 @@ use super::super::reduction::{ChannelBlock, ChannelBlocks};
 use super::super::scratch::with_buffers;
 use super::super::shape::ConvolutionShape;
 use super::super::staging::{Interleaved, Window};
-use super::{FREQUENCIES, TILE, TILES_AT_ONCE};
+use super::{FREQUENCIES, TILE};
 
 /// Sums of one block of the gradient, all frequencies, in floats.
 const GRADIENT_BLOCK: usize = 1024 * 1024;
+
+/// Tiles whose transforms are kept at a time, unless one image has more. Both factors of the products
+/// come from memory here, so there are fewer than of the other passes.
+const TILES_AT_ONCE: usize = 96;
 
 /// The weight gradient: products of transformed output gradients, `filters × tiles`, and transformed
 /// input tiles, `tiles × channels`, per frequency.

@@ -9,7 +9,7 @@ use super::convolution::{Pass, Tensors};
 use super::dialogue::{Answer, Introduction, Ready, Request, Results, Subject};
 use super::networks::{TrainingLoop, time_iterations};
 use super::sample::time;
-use super::{SpeedError, pool};
+use super::{SpeedError, on_threads};
 use crate::kernels::{Instructions, Lowering};
 
 /// Whose operations are measured.
@@ -44,13 +44,13 @@ pub fn answer_requests(
     };
     say(&mut output, &Introduction::Present { name: name.to_owned(), version, threads })?;
     let mut prepared = Prepared::Nothing;
-    // One pool for all requests, as for all iterations of a run: its threads keep their memory.
-    let pool = pool(threads)?;
     for line in input.lines() {
         let line = line?;
         let request = serde_json::from_str(&line)
             .map_err(|error| SpeedError::Request { line, reason: error.to_string() })?;
-        let answer = pool.install(|| prepared.answer(request, operations));
+        // New threads start on idle cores. Those of a pool that slept while others had their turn
+        // are woken on one core together, and a sample ends before they are moved apart.
+        let answer = on_threads(threads, || prepared.answer(request, operations))?;
         say(&mut output, &answer.unwrap_or_else(|error| Answer::Refused(error.to_string())))?;
     }
     Ok(())

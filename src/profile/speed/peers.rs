@@ -15,7 +15,10 @@ use super::{Effort, Scale, SpeedError};
 use crate::devices::DeviceName;
 
 /// Threads of a library may spin for a while after their work; the next in turn waits that long.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Shorter calls are made once before a sample is taken, to warm up.
+const SHORT: Duration = Duration::from_millis(50);
 
 /// What is compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -292,16 +295,28 @@ fn alternate(
     let mut calls = Vec::new();
     for dialogue in &mut all {
         dialogue.time(pass, 1)?;
-        calls.push(effort.calls(Duration::from_secs_f64(dialogue.time(pass, 1)?)));
+        let once = Duration::from_secs_f64(dialogue.time(pass, 1)?);
+        calls.push(Calls { of_a_sample: effort.calls(once), is_short: once < SHORT });
     }
     let mut samples = vec![Vec::new(); all.len()];
     for _ in 0..effort.rounds.max(1) {
         for ((dialogue, calls), samples) in all.iter_mut().zip(&calls).zip(&mut samples) {
             std::thread::sleep(PAUSE);
-            samples.push(dialogue.time(pass, *calls)?);
+            if calls.is_short {
+                // Cores that idled and caches that others filled are no part of a training loop.
+                dialogue.time(pass, 1)?;
+            }
+            samples.push(dialogue.time(pass, calls.of_a_sample)?);
         }
     }
     Ok(samples.into_iter().map(Timing::new).collect())
+}
+
+/// How often something is called.
+#[derive(Clone, Copy)]
+struct Calls {
+    of_a_sample: u32,
+    is_short: bool,
 }
 
 /// Layers of the convolution stack whose ratios are summed up, ungrouped but for the second.
