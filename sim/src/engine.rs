@@ -145,6 +145,7 @@ mod tests {
             prop_assert_eq!(drain(engine), expected);
         }
 
+        /// case-11 (tinyos): events that do nothing do not change the order of others.
         #[test]
         fn events_that_do_nothing_leave_the_order_of_the_others_unchanged(
             times in prop::collection::vec((0_u64..9, any::<bool>()), 0..60),
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// nexosim#34: which of two periodic events at equal times comes first is who was registered
+    /// case-10 (nexosim): which of two periodic events at equal times comes first is who was registered
     /// first, every time, and nothing else.
     #[test]
     fn of_two_periodic_events_at_equal_times_the_one_registered_first_always_comes_first() {
@@ -185,6 +186,7 @@ mod tests {
         }
     }
 
+    /// case-04 (mesa): a delay that leads into the past is an error, and the clock stays.
     #[test]
     fn an_event_in_the_past_is_refused_and_the_clock_stays() {
         let mut engine = Engine::new();
@@ -196,6 +198,7 @@ mod tests {
         assert_eq!(engine.n_pending(), 0);
     }
 
+    /// case-08 (simgrid): a clock that runs away is stopped by the number of events.
     #[test]
     fn an_event_that_keeps_scheduling_itself_is_stopped_with_a_report() {
         let mut engine = Engine::with_event_limit(100);

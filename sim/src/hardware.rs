@@ -46,6 +46,11 @@ pub enum HardwareError {
         "an all-reduce has no servers that layers could be placed on; leave `placement` out or use `exchange = {{ servers = 1 }}`"
     )]
     PlacementWithoutServers,
+    /// Layers overlap computation only where they are messages in a queue.
+    #[error(
+        "layers overlap with computing only on links of servers that carry one message at a time; leave `overlap` out, or use `exchange = {{ servers = 1 }}` with `sharing = \"in_turn\"`"
+    )]
+    Overlap,
     /// A factor that makes nothing of a gradient, or more.
     #[error("`gradient_bytes_factor` must be above 0 and at most 1, not {value}")]
     GradientBytes {
@@ -274,6 +279,16 @@ pub enum Sharing {
     Fair,
 }
 
+/// Whether messages wait for whole gradients and models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// A gradient is pushed once it is whole, and computing begins with a whole model.
+    None,
+    /// The gradient of a layer is pushed while the layers before it still go backward, and a layer
+    /// goes forward as soon as its parameters are there, which are sent from the first layer on.
+    PerLayer,
+}
+
 /// The network of a cluster: the link of every machine and server, and how it is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
@@ -285,6 +300,8 @@ pub struct Network {
     pub placement: Placement,
     /// How messages share the link of a server.
     pub sharing: Sharing,
+    /// Whether they wait for whole gradients and models.
+    pub overlap: Overlap,
     /// Time for which every message keeps a link busy whatever its size.
     pub message_overhead: SimDuration,
     /// Bytes of a pushed gradient over bytes of the parameters, in (0, 1]: below 1 where gradients
@@ -300,6 +317,7 @@ impl Network {
             exchange: ParameterExchange::Servers { shards: NonZeroU32::MIN },
             placement: Placement::Even,
             sharing: Sharing::InTurn,
+            overlap: Overlap::None,
             message_overhead: SimDuration::ZERO,
             gradient_bytes_factor: 1.0,
         }
@@ -308,11 +326,15 @@ impl Network {
     /// Checks what makes no sense together.
     ///
     /// # Errors
-    /// [`HardwareError::PlacementWithoutServers`], [`HardwareError::GradientBytes`].
+    /// [`HardwareError::PlacementWithoutServers`], [`HardwareError::Overlap`],
+    /// [`HardwareError::GradientBytes`].
     pub fn check(&self) -> Result<(), HardwareError> {
         let servers = matches!(self.exchange, ParameterExchange::Servers { .. });
         if self.placement == Placement::PerLayer && !servers {
             return Err(HardwareError::PlacementWithoutServers);
+        }
+        if self.overlap == Overlap::PerLayer && !(servers && self.sharing == Sharing::InTurn) {
+            return Err(HardwareError::Overlap);
         }
         let value = self.gradient_bytes_factor;
         if value > 0.0 && value <= 1.0 {

@@ -327,6 +327,7 @@ mod tests {
         }
     }
 
+    /// case-05 (dslab): a delay that a subtraction of floats leaves below zero is rounded, or refused.
     #[test]
     fn a_duration_rounds_to_the_nearest_nanosecond_and_refuses_the_past() {
         assert_eq!(SimDuration::from_secs_f64(1.5e-9), Ok(SimDuration::from_nanos(2)));

@@ -81,7 +81,12 @@ enum Verb {
     ///
     /// With `search.replan = "departure"` training plans again by a calibration when machines come or
     /// go, or when time per update or loss leave the predicted interval.
-    Emulate(Common),
+    Emulate {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        start: Start,
+    },
     /// Train for real on the wall clock.
     ///
     /// With `search.replan = "departure"` training plans again by a calibration when machines come or
@@ -89,9 +94,8 @@ enum Verb {
     Train {
         #[command(flatten)]
         common: Common,
-        /// Go on from the state in the folder given by `--out`.
-        #[arg(long, requires = "out")]
-        resume: bool,
+        #[command(flatten)]
+        start: Start,
     },
     /// Follow a recorded run's events on the virtual clock; work out versions, staleness and
     /// parameters afresh and compare them.
@@ -167,7 +171,7 @@ impl Verb {
             }
             Verb::Calibrate(common)
             | Verb::Simulate(common)
-            | Verb::Emulate(common)
+            | Verb::Emulate { common, .. }
             | Verb::Train { common, .. }
             | Verb::Optimize { common, .. }
             | Verb::Validate(common) => &common.output,
@@ -240,11 +244,25 @@ enum Format {
     Json,
 }
 
-/// Where a real run begins.
+/// Where a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beginning {
     Fresh,
     Resumed,
+}
+
+/// Whether a run goes on.
+#[derive(Clone, Copy, Debug, Args)]
+struct Start {
+    /// Go on from the state in the folder given by `--out`.
+    #[arg(long, requires = "out")]
+    resume: bool,
+}
+
+impl Start {
+    fn beginning(self) -> Beginning {
+        if self.resume { Beginning::Resumed } else { Beginning::Fresh }
+    }
 }
 
 impl Output {
@@ -299,11 +317,8 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         }
         Verb::Calibrate(common) => calibrate::calibrate(&common),
         Verb::Simulate(common) => runs::simulate(&common),
-        Verb::Emulate(common) => runs::emulate(&common),
-        Verb::Train { common, resume } => {
-            let beginning = if resume { Beginning::Resumed } else { Beginning::Fresh };
-            runs::train(&common, beginning)
-        }
+        Verb::Emulate { common, start } => runs::emulate(&common, start.beginning()),
+        Verb::Train { common, start } => runs::train(&common, start.beginning()),
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Trace { run, options, output } => trace::trace(&run, &options, &output),
         Verb::Optimize { common, method } => optimize::optimize(&common, method),

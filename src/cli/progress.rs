@@ -4,11 +4,11 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omnivore_sim::cluster::Checkpoint;
 use omnivore_sim::trace::CurvePoint;
 
 use super::Failure;
 use crate::run::RunProgress;
-use crate::runtime::Checkpoint;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

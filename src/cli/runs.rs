@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use omnivore_sim::analytic::StalenessMomentum;
-use omnivore_sim::cluster::{MomentumEstimate, MomentumReport, Record, Scenario, Timing};
+use omnivore_sim::cluster::{
+    Checkpoint, MomentumEstimate, MomentumReport, Record, Scenario, Timing,
+};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::NoisyQuadratic;
-use omnivore_sim::protocol::Progress;
 use omnivore_sim::trace::{StalenessSummary, Trace};
 use omnivore_sim::units::SimDuration;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ use crate::optimizer::{Choice, Execution, Goal};
 use crate::predict::{Calibration, Curve, Predict, Prediction, with_stability};
 use crate::report::table::{Cell, LongTable, SummaryTable};
 use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
-use crate::runtime::{Checkpoint, Pacing, Stopwatch};
+use crate::runtime::{Pacing, Stopwatch};
 use crate::store::{RunFolder, RunState, load_state, read_json, save_state};
 
 /// Share of late cycles above which a paced run does not keep its pace.
@@ -128,16 +129,57 @@ pub(super) fn quadratic(
 }
 
 /// `omnivore emulate FILE`.
-pub fn emulate(common: &Common) -> Result<(), Failure> {
-    run_or_sweep("emulate", common, |experiment, place, progress| {
-        let lab = Lab::open(experiment.clone())?;
-        if replans(experiment) {
-            return replanned(lab, Execution::Emulate, common, place, progress);
+pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
+    let watch = Stopwatch::start();
+    match config::load_any(&common.file, &overrides(common))? {
+        Loaded::Run(experiment) => {
+            let folder = run_folder::open(&common.output, "emulate", &experiment.name)?;
+            let bar = Bar::new("emulate", experiment.run.updates, common.output.remarks());
+            let from = match beginning {
+                Beginning::Fresh => None,
+                Beginning::Resumed => Some(emulation_to_resume(&experiment, &folder)?),
+            };
+            let done = emulate_one(&experiment, from, (common, &folder, &bar))?;
+            drop(bar);
+            if let Some(state) = done.outcome.state.clone() {
+                keep_state(&folder, state)?;
+            }
+            publish("emulate", common, &experiment, &done, &folder, watch.elapsed())
         }
-        let scenario = experiment.run.scenario(timing_of(experiment)?);
-        let outcome = run::emulate(&lab, &scenario, progress)?;
-        Ok(Done::of(outcome, Some(lab)))
-    })
+        Loaded::Sweep(sweep) => {
+            sweep_runs("emulate", common, &sweep, |experiment, place, progress| {
+                emulate_one(experiment, None, (common, place, progress))
+            })
+        }
+    }
+}
+
+fn emulate_one(
+    experiment: &Experiment,
+    from: Option<Checkpoint>,
+    (common, place, progress): (&Common, &RunFolder, &dyn run::RunProgress),
+) -> Result<Done, Failure> {
+    let lab = Lab::open(experiment.clone())?;
+    if replans(experiment) {
+        return replanned(lab, Execution::Emulate, common, place, progress);
+    }
+    let scenario = experiment.run.scenario(timing_of(experiment)?);
+    let outcome = run::emulate_on(&lab, &scenario, from, progress)?;
+    Ok(Done::of(outcome, Some(lab)))
+}
+
+fn emulation_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkpoint, Failure> {
+    if replans(experiment) {
+        let message = "training that plans again cannot be resumed".to_owned();
+        let help = "leave `--resume` out".to_owned();
+        return Err(experiment.refuse("search.replan", message, help).into());
+    }
+    if experiment.run.measure.contains(&Measure::Momentum) {
+        let message = "the momentum of a run is measured from its beginning".to_owned();
+        let help = "leave `--resume` out, or `measure`".to_owned();
+        return Err(experiment.refuse("measure", message, help).into());
+    }
+    state_to_resume(experiment, folder)
 }
 
 /// Whether training plans again when things go otherwise than predicted.
@@ -523,28 +565,27 @@ pub(super) fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
     Ok(timing(experiment, &experiment.run, device, &profiles)?)
 }
 
-/// What a real run keeps beside its model.
+/// What a run keeps beside what was learned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RunRecord {
-    progress: Progress,
     trace: Trace,
-    records: Vec<Record>,
+    record: Record,
 }
 
 fn keep_state(folder: &RunFolder, state: Checkpoint) -> Result<(), crate::store::StoreError> {
-    let Checkpoint { progress, weights, velocity, machines, trace, records } = state;
-    let rest = RunRecord { progress, trace, records };
-    save_state(folder, &RunState { weights, velocity, machines, rest })
+    let Checkpoint { record, model, machines, activation_gradients, trace } = state;
+    let rest = RunRecord { trace, record };
+    save_state(folder, &RunState { model, machines, activation_gradients, rest })
 }
 
-/// What a real run has kept in its folder, if it is one.
+/// What a run has kept in its folder, if it has.
 pub(super) fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
     let state = load_state::<RunRecord>(folder)?;
-    let Some(RunState { weights, velocity, machines, rest }) = state else {
+    let Some(RunState { model, machines, activation_gradients, rest }) = state else {
         return Ok(None);
     };
-    let RunRecord { progress, trace, records } = rest;
-    Ok(Some(Checkpoint { progress, weights, velocity, machines, trace, records }))
+    let RunRecord { trace, record } = rest;
+    Ok(Some(Checkpoint { record, model, machines, activation_gradients, trace }))
 }
 
 /// `omnivore train FILE`.
@@ -676,16 +717,13 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkp
         let help = "give the parts that the interrupted run had".to_owned();
         return Err(experiment.refuse("split", message, help).into());
     }
-    let groups = experiment.run.roster.groups as usize;
-    if state.progress.cycles.len() != groups {
-        let message = format!(
-            "the run in `{}` has {} groups",
-            folder.path().display(),
-            state.progress.cycles.len()
-        );
-        return Err(experiment
-            .refuse("groups", message, "resume with the same groups".into())
-            .into());
+    let (machines, groups) = (state.machines.len(), state.trace.groups);
+    let roster = experiment.run.roster;
+    if groups != roster.groups || machines != roster.conv_machines as usize {
+        let folder = folder.path().display();
+        let message = format!("the run in `{folder}` has {machines} machines in {groups} groups");
+        let help = "resume with the same machines and groups".to_owned();
+        return Err(experiment.refuse("groups", message, help).into());
     }
     Ok(state)
 }
@@ -723,7 +761,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     let bar = Bar::new("replay", scenario.updates, output.remarks());
     // A worker computes with one thread, so its replay does too: bits depend on nothing else.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Failure::internal)?;
-    let outcome = pool.install(|| run::follow(Some(&lab), &scenario, &recorded.records, &bar))?;
+    let outcome = pool.install(|| run::follow(Some(&lab), &scenario, &recorded.record, &bar))?;
     drop(bar);
     let same = Sameness::of(&recorded, &outcome);
     let mut object = json::run("replay", &experiment, &outcome, None);
@@ -766,7 +804,7 @@ impl Sameness {
         Sameness {
             versions: pairs(versions),
             staleness: pairs(staleness),
-            parameters: recorded.weights == replayed.weights,
+            parameters: recorded.model.weights == replayed.weights,
         }
     }
 

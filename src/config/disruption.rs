@@ -36,7 +36,7 @@ pub(super) fn read(
     };
     let (roster, strategy) = cluster?;
     let is_possible = check(reader, &plan, &roster);
-    check_shares(reader, strategy)?;
+    check_under(reader, &plan, strategy)?;
     is_possible?;
     let lists_are_read = churn.is_some() && outages.is_some() && stragglers.is_some();
     (lists_are_read && uneven_data.is_some()).then_some(plan)
@@ -89,23 +89,13 @@ fn check(reader: &Reader<'_>, plan: &Disruptions, roster: &Roster) -> Option<()>
     is_right.then_some(())
 }
 
-/// Uneven data is counted in the usual shares of the machines.
-fn check_shares(reader: &Reader<'_>, strategy: StrategySpec) -> Option<()> {
-    let Some(field) = reader.optional("uneven_data") else { return Some(()) };
-    if !matches!(
-        strategy,
-        StrategySpec::GradientCoding(_)
-            | StrategySpec::Hogbatch(_)
-            | StrategySpec::Hogwild(_)
-            | StrategySpec::AdaptiveElastic(_)
-    ) {
+fn check_under(reader: &Reader<'_>, plan: &Disruptions, strategy: StrategySpec) -> Option<()> {
+    let (Err(error), Some(field)) = (plan.check_under(strategy), reader.optional("uneven_data"))
+    else {
         return Some(());
-    }
-    let message = format!(
-        "`uneven_data` needs machines with a share of their own, but under `{strategy}` what they \
-         compute varies"
-    );
-    field.refuse(Problem::Refused { message, help: "use another strategy".to_owned() })
+    };
+    let (message, help) = (error.to_string(), String::new());
+    field.refuse(Problem::Refused { message, help })
 }
 
 fn read_machine(reader: &Reader<'_>) -> Option<MachineId> {

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use omnivore_sim::hardware::{
-    Cluster, Device, Link, Machine, Network, ParameterExchange, Placement, ServiceLaw, Sharing,
+    Cluster, Device, HardwareError, Link, Machine, Network, Overlap, ParameterExchange, Placement,
+    ServiceLaw, Sharing,
 };
 use omnivore_sim::units::{BytesPerSecond, FlopsPerSecond, SimDuration, UnitError};
 
@@ -135,16 +136,20 @@ impl File<'_> {
         let sharing = self.optional(&reader, "sharing", |field| {
             field.choice(&[("in_turn", Sharing::InTurn), ("fair", Sharing::Fair)])
         });
+        let overlap = self.optional(&reader, "overlap", |field| {
+            field.choice(&[("none", Overlap::None), ("per_layer", Overlap::PerLayer)])
+        });
         let overhead = self.optional(&reader, "message_overhead_us", read_duration);
         let factor =
             self.optional(&reader, "gradient_bytes_factor", |field| field.number(Bound::Fraction));
-        let placed_at = reader.optional("placement");
+        let (placed_at, overlaps_at) = (reader.optional("placement"), reader.optional("overlap"));
         reader.close();
         let plain = Network::plain(Link { latency: latency?, bandwidth: bandwidth? });
         let network = Network {
             exchange: exchange?.unwrap_or(plain.exchange),
             placement: placement?.unwrap_or(plain.placement),
             sharing: sharing?.unwrap_or(plain.sharing),
+            overlap: overlap?.unwrap_or(plain.overlap),
             message_overhead: overhead?.unwrap_or(plain.message_overhead),
             gradient_bytes_factor: factor?.unwrap_or(plain.gradient_bytes_factor),
             ..plain
@@ -153,9 +158,11 @@ impl File<'_> {
             Ok(()) => Some(network),
             Err(error) => {
                 let (message, help) = (error.to_string(), String::new());
-                placed_at
-                    .unwrap_or_else(|| field.clone())
-                    .refuse(Problem::Refused { message, help })
+                let at = match error {
+                    HardwareError::Overlap => overlaps_at,
+                    _ => placed_at,
+                };
+                at.unwrap_or_else(|| field.clone()).refuse(Problem::Refused { message, help })
             }
         }
     }

@@ -506,6 +506,11 @@ pub const LINK: Section = Section {
             "or \"fair\", all at once: how messages share a server's link; without it, in turn",
         ),
         key(
+            "overlap",
+            "\"none\"",
+            "or \"per_layer\": layers are pulled and pushed while others compute; without it, none",
+        ),
+        key(
             "message_overhead_us",
             "0.0",
             "time that a message keeps a link busy whatever its size",

@@ -271,7 +271,7 @@ impl RunConfig {
             }
             strategy => strategy,
         };
-        protocol::strategy(strategy, roster, None)?;
+        protocol::strategy(strategy, roster)?;
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
     }
 
@@ -294,7 +294,7 @@ impl RunConfig {
         };
         let roster = roster.check()?;
         let strategy = strategy.unwrap_or(self.strategy);
-        protocol::strategy(strategy, roster, None)?;
+        protocol::strategy(strategy, roster)?;
         Ok(RunConfig { roster, strategy, ..self.clone() })
     }
 }
@@ -463,7 +463,7 @@ fn check_machines(
 
 fn check_roster(reader: &Reader<'_>, roster: Roster, strategy: StrategySpec) -> Option<Roster> {
     let groups = || reader.optional("groups").or_else(|| machines_field(reader));
-    let (error, place, other) = match protocol::strategy(strategy, roster, None) {
+    let (error, place, other) = match protocol::strategy(strategy, roster) {
         Ok(_) => return Some(roster),
         Err(error @ ProtocolError::SmallMiniBatch { .. }) => {
             (error, reader.optional("mini_batch")?, groups()?)

@@ -179,12 +179,21 @@ impl Objective for NetworkObjective {
     }
 
     fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {
+        self.gradient_and_loss(at, cycle, share).0
+    }
+
+    fn gradient_and_loss(
+        &mut self,
+        at: Parameters<'_>,
+        cycle: Cycle,
+        share: Share,
+    ) -> (Gradient, Option<f64>) {
         let (images, labels) = self.examples(cycle, share);
         let mut forward = self.forward(at.conv, images, cycle, share);
         let activations = std::mem::take(&mut forward.activations);
         let result = self.fc_phase(at.fc, activations, &labels, cycle, share);
         let conv = self.backward(forward, result.activation_gradient);
-        Gradient { conv, fc: result.gradient }
+        (Gradient { conv, fc: result.gradient }, Some(result.loss))
     }
 
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {

@@ -461,7 +461,7 @@ impl Elastic<'_> {
         outcome.interrupted &= progress.is_interrupted();
         if stretches.len() > 1 {
             // What happened under several configurations is no record of one.
-            (outcome.records, outcome.state) = (Vec::new(), None);
+            outcome.state = None;
         }
         Ok(Trained { outcome, stretches })
     }

@@ -178,7 +178,7 @@ fn try_out(
     profiles: &[Profile],
     judge: &(dyn Fn(&Scenario) -> Result<Standing, String> + Sync),
 ) -> Result<Result<System, String>, OptimizerError> {
-    if let Err(error) = protocol::strategy(run.strategy, run.roster, None) {
+    if let Err(error) = protocol::strategy(run.strategy, run.roster) {
         return Ok(Err(error.to_string()));
     }
     let scenario = run.scenario(timing(experiment, run, device, profiles)?);

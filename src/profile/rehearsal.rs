@@ -7,7 +7,7 @@ use omnivore_sim::ids::{GroupId, MachineId};
 use omnivore_sim::objective::Gradient;
 use omnivore_sim::protocol::{
     Action, Cycle, Event, ModelPart, ModelServer, ModelSnapshot, Roster, Share, Stage, Strategy,
-    StrategySpec, Update, strategy,
+    StrategySpec, Update, Work, strategy,
 };
 use omnivore_sim::units::SimTime;
 
@@ -83,7 +83,7 @@ impl<'a> Rehearsal<'a> {
             roster,
             crew,
             server,
-            strategy: strategy(StrategySpec::Groups, roster, None)?,
+            strategy: strategy(StrategySpec::Groups, roster)?,
             first_cycle,
             replicas: roster.machine_ids().map(|_| Replica::default()).collect(),
             groups: roster.group_ids().map(|_| idle).collect(),
@@ -122,7 +122,7 @@ impl<'a> Rehearsal<'a> {
                     self.replicas[machine.index()].model = Some(self.server.snapshot());
                     self.events.push_back(Event::ModelArrived { machine });
                 }
-                Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage),
+                Action::Compute(work) => self.compute(work),
                 Action::ServeFc { cycle, .. } => self.serve_fc(cycle),
                 Action::Apply(application) => self.apply(application.update, tally),
                 other => unreachable!("compute groups do not ask for {other:?}"),
@@ -136,7 +136,8 @@ impl<'a> Rehearsal<'a> {
         self.crew.ask(worker, task);
     }
 
-    fn compute(&mut self, cycle: Cycle, share: Share, stage: Stage) {
+    fn compute(&mut self, work: Work) {
+        let Work { cycle, share, stage, .. } = work;
         let replica = &mut self.replicas[share.machine.index()];
         let group = &mut self.groups[cycle.group.index()];
         let cycle = Cycle { number: cycle.number + self.first_cycle, ..cycle };

@@ -18,7 +18,9 @@ pub use probe::{Probed, probe};
 
 use std::ops::ControlFlow;
 
-use omnivore_sim::cluster::{self, Learning, MomentumProbe, Monitor, Record, RunError, Scenario};
+use omnivore_sim::cluster::{
+    self, Checkpoint, Ended, Learning, MomentumProbe, Monitor, Record, RunError, Scenario,
+};
 use omnivore_sim::objective::{InitialModel, Objective};
 use omnivore_sim::protocol::{ModelServer, ModelSnapshot};
 use omnivore_sim::trace::{CurvePoint, Trace};
@@ -26,8 +28,7 @@ use omnivore_sim::units::SimTime;
 
 use crate::config::Measure;
 use crate::runtime::{
-    Checkpoint, Evaluations, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup,
-    train,
+    Evaluations, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup, train,
 };
 
 /// Runs a scenario on the virtual clock without a real network: with a synthetic objective, or
@@ -41,7 +42,7 @@ pub fn simulate(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let learning = objective.map(|objective| Learning { start: objective.initial(), objective });
-    on_virtual_clock(Kind::Predicted, scenario, learning, None, progress)
+    on_virtual_clock(Kind::Predicted, scenario, (learning, None), None, progress)
 }
 
 /// The same with a synthetic objective, of which the momentum of the run is measured by gradients
@@ -56,7 +57,7 @@ pub fn simulate_with_probe(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let learning = Some(Learning { start: objective.initial(), objective });
-    on_virtual_clock(Kind::Predicted, scenario, learning, Some(probed), progress)
+    on_virtual_clock(Kind::Predicted, scenario, (learning, None), Some(probed), progress)
 }
 
 /// Runs a scenario on the virtual clock with real gradients; measures the momentum where the
@@ -69,11 +70,24 @@ pub fn emulate(
     scenario: &Scenario,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
+    emulate_on(lab, scenario, None, progress)
+}
+
+/// The same for a run that goes on where it was stopped, if it was.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible, or not the one that was stopped.
+pub fn emulate_on(
+    lab: &Lab,
+    scenario: &Scenario,
+    resume: Option<Checkpoint>,
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
     let mut objective = lab.objective(scenario.seed);
     let start = lab.start(scenario.seed);
     let learning = Learning { objective: &mut objective, start };
     let probed = probed_objective(lab, scenario);
-    on_virtual_clock(Kind::Emulated, scenario, Some(learning), probed, progress)
+    on_virtual_clock(Kind::Emulated, scenario, (Some(learning), resume), probed, progress)
 }
 
 /// A source of gradients for measuring the momentum, where the experiment asks for it.
@@ -108,23 +122,27 @@ pub fn emulate_from(
 fn on_virtual_clock<'a>(
     kind: Kind,
     scenario: &'a Scenario,
-    learning: Option<Learning<'a>>,
+    (learning, resume): (Option<Learning<'a>>, Option<Checkpoint>),
     probed: Option<Box<dyn Objective>>,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let mut watch = Watch::new(scenario, progress, probed);
-    let (trace, model) = cluster::run(scenario, learning, &mut watch)?;
-    Ok(watch.complete(finish(kind, trace, model)))
+    let Ended { trace, model, checkpoint } =
+        cluster::run_on(scenario, learning, resume, &mut watch)?;
+    let outcome = watch.complete(finish(kind, trace, model));
+    // An interruption at the last evaluation comes too late.
+    let interrupted = checkpoint.is_some();
+    Ok(Outcome { interrupted, state: checkpoint, ..outcome })
 }
 
-/// Follows the records of a real run on the virtual clock, with real gradients if a lab is given.
+/// Follows the record of a run on the virtual clock, with real gradients if a lab is given.
 ///
 /// # Errors
 /// [`RunError`] when a record holds an event that could not have happened.
 pub fn follow(
     lab: Option<&Lab>,
     scenario: &Scenario,
-    records: &[Record],
+    record: &Record,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let probed = lab.and_then(|lab| probed_objective(lab, scenario));
@@ -136,9 +154,8 @@ pub fn follow(
         }
         _ => None,
     };
-    let (trace, model) = cluster::replay(scenario, records, learning, &mut watch)?;
-    let outcome = watch.complete(finish(Kind::Emulated, trace, model));
-    Ok(Outcome { records: records.to_vec(), ..outcome })
+    let (trace, model) = cluster::replay(scenario, record, learning, &mut watch)?;
+    Ok(watch.complete(finish(Kind::Emulated, trace, model)))
 }
 
 fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
@@ -149,7 +166,6 @@ fn finish(kind: Kind, trace: Trace, model: ModelServer) -> Outcome {
         trace,
         weights: model.into_weights(),
         velocity,
-        records: Vec::new(),
         interrupted: false,
         lateness: None,
         momentum: None,
@@ -235,9 +251,8 @@ fn on_wall_clock(
     Ok(Outcome {
         kind: Kind::Measured,
         trace: done.trace,
-        weights: done.state.weights.clone(),
-        velocity: done.state.velocity.clone(),
-        records: done.state.records.clone(),
+        weights: done.state.model.weights.clone(),
+        velocity: done.state.model.velocity.clone(),
         interrupted: done.interrupted,
         lateness,
         momentum: None,

@@ -1,11 +1,9 @@
 //! What a run leaves behind, and who follows it.
 
-use omnivore_sim::cluster::{MomentumError, MomentumReport, Record};
+use omnivore_sim::cluster::{Checkpoint, MomentumError, MomentumReport};
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::trace::{CurvePoint, Trace};
 use serde::{Deserialize, Serialize};
-
-use crate::runtime::Checkpoint;
 
 /// What a number is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,15 +55,13 @@ pub struct Outcome {
     pub weights: InitialModel,
     /// Its velocity.
     pub velocity: InitialModel,
-    /// The events of a real run, one record for every time it was started.
-    pub records: Vec<Record>,
     /// Whether it was interrupted before its last update.
     pub interrupted: bool,
     /// Of a paced run.
     pub lateness: Option<Lateness>,
     /// Momentum measured on the way, or why it cannot be told, where it was asked for.
     pub momentum: Option<Result<MomentumReport, MomentumError>>,
-    /// Of a real run, to go on from.
+    /// Of a run that was stopped, and of every real one: where it goes on.
     pub state: Option<Checkpoint>,
 }
 

@@ -2,22 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 use omnivore_sim::cluster::{
-    Clockwork, Crossing, Fate, Letter, Passage, Record, Route, RunEnd, Scenario, Slowness, Witness,
-    Work, answer_to, letter_after, message_after, message_sizes,
+    Checkpoint, Clockwork, Crossing, Fate, Letter, Passage, Record, Route, RunEnd, Scenario,
+    Slowness, Witness, answer_to, letter_after, message_after, message_sizes,
 };
 use omnivore_sim::ids::MachineId;
 use omnivore_sim::objective::{Gradient, InitialModel, Objective, Parameters};
 use omnivore_sim::protocol::{
-    Action, Application, Block, Cutter, Cycle, Event, Exchange, Holding, Memory, ModelPart,
-    ModelServer, ModelSnapshot, Parcel, Progress, Replicas, Share, Stage, Strategy, strategy,
+    Action, Application, Block, Cutter, Cycle, Event, Exchange, Loss, Memory, ModelContents,
+    ModelPart, ModelServer, ModelSnapshot, Replicas, Share, Stage, Strategy, Work, strategy,
 };
 use omnivore_sim::trace::{Content, Trace};
 use omnivore_sim::units::{Bytes, SimDuration, SimTime};
 
 use super::clock::WallClock;
+use super::outstanding::Outstanding;
 use super::shared::SharedModel;
 use super::workers::{
     Activations, Compute, FcPass, FcTask, Message, Product, Task, Worker, conv_machine, fc_server,
@@ -29,24 +32,10 @@ use crate::threads::{Permits, per_worker};
 const MOST_BYTES_SET_ASIDE: usize = 512 << 20;
 
 /// Wall time between two checkpoints.
-const CHECKPOINT_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
 
-/// The state of a run between events: enough to go on after a kill.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    /// Where the strategy stood; unfinished cycles count as not begun.
-    pub progress: Progress,
-    /// Parameters.
-    pub weights: InitialModel,
-    /// Velocities.
-    pub velocity: InitialModel,
-    /// What each machine holds of its own.
-    pub machines: Vec<Holding>,
-    /// What happened so far.
-    pub trace: Trace,
-    /// Events so far, one record for every time the run was started.
-    pub records: Vec<Record>,
-}
+/// At least so many times as long as a checkpoint took passes before the next one.
+const TIMES_A_CHECKPOINT: u32 = 20;
 
 /// When a real run evaluates the models that it has set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +75,7 @@ pub struct TrainSetup<'a> {
 pub struct TrainOutcome {
     /// What happened.
     pub trace: Trace,
-    /// The final state; `records` in it hold all events.
+    /// The final state.
     pub state: Checkpoint,
     /// Whether the monitor interrupted the run before its last update.
     pub interrupted: bool,
@@ -107,9 +96,11 @@ pub fn train(
     monitor: &mut dyn TrainMonitor,
 ) -> Result<TrainOutcome, RuntimeError> {
     let mut coordinator = Coordinator::new(setup)?;
-    coordinator.scenario.disruptions.check(&coordinator.scenario.roster)?;
-    coordinator.expect_fate();
+    coordinator.scenario.check()?;
     let mut end = coordinator.after_update(monitor)?;
+    if end.is_none() {
+        coordinator.begin_or_go_on()?;
+    }
     while end.is_none() {
         end = coordinator.next(monitor)?;
     }
@@ -141,6 +132,8 @@ struct OnLink {
 enum Then {
     Told(Event),
     Begins(Work),
+    /// All layers are at the servers, of which the strategy is told once the gradient is there.
+    Pushed,
 }
 
 /// What is on its way between a machine and the FC server.
@@ -157,12 +150,16 @@ struct Coordinator<'a> {
     /// What slows down workers that keep to no prescribed times.
     slowness: Slowness,
     fate: Fate,
+    /// What was to happen before the run was interrupted, and did not.
+    due: Vec<Event>,
     clock: WallClock,
     now: SimTime,
     strategy: Box<dyn Strategy>,
     server: ModelServer,
     witness: Witness,
-    records: Vec<Record>,
+    record: Record,
+    /// What was asked for and not answered when the run was interrupted.
+    outstanding: Option<Outstanding>,
     replicas: Replicas,
     fc_exchanges: Vec<FcExchange>,
     expected: BTreeMap<(SimTime, u64), Expected>,
@@ -171,14 +168,20 @@ struct Coordinator<'a> {
     tickets: u64,
     /// Messages on shared links, by the number of each.
     crossing: BTreeMap<u64, OnLink>,
+    /// When the layers of each machine's gradient are all at the servers, where they are pushed while
+    /// it computes.
+    pushed: Vec<Option<SimTime>>,
     /// The model, where threads share it.
     shared: Option<Arc<SharedModel>>,
+    /// What tells the thread of each machine that this is dead.
+    alive: Vec<Arc<AtomicBool>>,
     late: BTreeSet<Cycle>,
     /// What the clock showed when each update of this part of the run was really applied.
     applied_at: Vec<SimTime>,
     evaluations: Evaluations,
     set_aside: Vec<(u64, SimTime, ModelSnapshot)>,
-    last_checkpoint: std::time::Instant,
+    /// When the last checkpoint was made, and how long that took.
+    last_checkpoint: (Instant, Duration),
     machines: Vec<Worker<Task>>,
     fc_server: Worker<FcTask>,
     inbox: Receiver<Message>,
@@ -196,36 +199,39 @@ impl<'a> Coordinator<'a> {
         };
         let machines = start_machines(setup.machines, &compute, &outbox)?;
         let fc_server = start_fc_server(setup.fc_server, &compute, outbox)?;
-        let from = resume.as_ref().map(|state| state.progress.clone());
-        let strategy = strategy(scenario.strategy, scenario.roster, from.as_ref())?;
+        let mut strategy = strategy(scenario.strategy, scenario.roster)?;
         let n_machines = scenario.roster.conv_machines as usize;
-        let bound = scenario.divergence_loss;
-        let conv_machines = scenario.roster.conv_machines;
-        let (server, witness, replicas, mut records) = match resume {
-            None => (
-                match velocity {
-                    None => ModelServer::new(scenario.rule, start),
-                    Some(velocity) => ModelServer::with_velocity(scenario.rule, start, velocity),
-                }
-                .scheduled(scenario.schedule),
-                Witness::new(scenario.roster, bound),
-                Replicas::new(conv_machines),
-                Vec::new(),
-            ),
-            Some(state) => (
-                ModelServer::with_velocity(scenario.rule, state.weights, state.velocity)
-                    .scheduled(scenario.schedule),
-                Witness::continuing(scenario.roster, bound, state.trace),
-                Replicas::holding(conv_machines, state.machines),
-                state.records,
-            ),
-        };
+        let (roster, bound) = (scenario.roster, scenario.divergence_loss);
         let layout = evaluator.layout();
         let cutter = Cutter::new(layout.conv, layout.fc, evaluator.connections(), scenario.seed);
-        let server = server.cut_by(cutter);
+        let mut fc_exchanges: Vec<FcExchange> =
+            (0..n_machines).map(|_| FcExchange::default()).collect();
+        let mut fate = Fate::new(&scenario.disruptions, roster);
+        let mut server = match velocity {
+            None => ModelServer::new(scenario.rule, start),
+            Some(velocity) => ModelServer::with_velocity(scenario.rule, start, velocity),
+        }
+        .cut_by(cutter)
+        .scheduled(scenario.schedule);
+        let mut due = Vec::new();
+        let (witness, replicas, record, outstanding) = match resume {
+            None => {
+                let replicas = Replicas::new(roster.conv_machines);
+                (Witness::new(roster, bound), replicas, Record::default(), None)
+            }
+            Some(Checkpoint { record, model, machines, activation_gradients, trace }) => {
+                let own = Outstanding::after(&record, &mut *strategy, n_machines)?;
+                server.restore(model);
+                let replicas = Replicas::holding(machines, server.cutter());
+                for (exchange, gradient) in fc_exchanges.iter_mut().zip(activation_gradients) {
+                    exchange.activation_gradient = Some(gradient).filter(|own| !own.is_empty());
+                }
+                due = fate.go_on(&record.events, &trace.updates);
+                (Witness::continuing(roster, bound, trace), replicas, record, Some(own))
+            }
+        };
         let shared = (strategy.memory() == Memory::Shared).then(|| share(&server));
         let now = witness.began();
-        records.push(Record { from, events: Vec::new() });
         Ok(Coordinator {
             scenario,
             evaluator,
@@ -234,25 +240,29 @@ impl<'a> Coordinator<'a> {
                     .with_stragglers(&scenario.disruptions.stragglers)
             }),
             slowness: Slowness::new(&scenario.disruptions.stragglers, scenario.seed),
-            fate: Fate::new(&scenario.disruptions, scenario.roster, now, witness.updates()),
+            fate,
+            due,
             clock: WallClock::starting_at(now),
             now,
             strategy,
             server,
             witness,
-            records,
+            record,
+            outstanding,
             replicas,
-            fc_exchanges: (0..n_machines).map(|_| FcExchange::default()).collect(),
+            fc_exchanges,
             expected: BTreeMap::new(),
             prescribed: BTreeMap::new(),
             tickets: 0,
             crossing: BTreeMap::new(),
+            pushed: vec![None; n_machines],
             shared,
+            alive: (0..n_machines).map(|_| Arc::new(AtomicBool::new(true))).collect(),
             late: BTreeSet::new(),
             applied_at: Vec::new(),
             evaluations: setup.evaluations,
             set_aside: Vec::new(),
-            last_checkpoint: std::time::Instant::now(),
+            last_checkpoint: (Instant::now(), Duration::ZERO),
             machines,
             fc_server,
             inbox,
@@ -260,17 +270,74 @@ impl<'a> Coordinator<'a> {
         })
     }
 
-    /// Notes who is there at the beginning, and what happens at fixed times.
-    fn expect_fate(&mut self) {
+    /// Notes what happens at fixed times, and who is there at the beginning; a run that was
+    /// interrupted takes up what everybody was at.
+    fn begin_or_go_on(&mut self) -> Result<(), RuntimeError> {
         let now = self.now;
-        for event in self.fate.beginning() {
+        let outstanding = self.outstanding.take();
+        let due = match &outstanding {
+            None => self.fate.beginning(),
+            Some(_) => std::mem::take(&mut self.due),
+        };
+        for event in due {
             self.expect_message(event, now, now, None);
-            if let Event::Leaving { machine } = event {
+            if let (Event::Leaving { machine }, None) = (event, &outstanding) {
+                // It is not there yet.
                 self.machines[machine.index()].stop();
             }
         }
         for (at, event) in self.fate.timed() {
             self.expect_message(event, now, at, None);
+        }
+        match outstanding {
+            None => Ok(()),
+            Some(outstanding) => self.take_up(outstanding),
+        }
+    }
+
+    /// Asks again for what was not answered. Machines that had gone forward through the conv phase
+    /// do so once more, for what they need on their way back.
+    fn take_up(&mut self, outstanding: Outstanding) -> Result<(), RuntimeError> {
+        for machine in self.scenario.roster.machine_ids() {
+            let index = machine.index();
+            if !outstanding.there[index] {
+                self.machines[index].stop();
+            }
+            if let Some(work) = outstanding.forwards[index]
+                && !outstanding.goes_forward(machine)
+            {
+                self.go_forward_again(work)?;
+            }
+        }
+        for action in outstanding.machines.into_iter().flatten() {
+            self.dispatch(action)?;
+        }
+        outstanding.served.map_or(Ok(()), |action| self.dispatch(action))
+    }
+
+    fn go_forward_again(&mut self, work: Work) -> Result<(), RuntimeError> {
+        let (machine, cycle) = (work.share.machine, work.mini_batch());
+        let share = self.fate.portion(cycle, work.share).had;
+        if share.size == 0 {
+            return Ok(());
+        }
+        let model = self.replicas.model(machine).cloned();
+        let model = model.expect("a machine keeps its model until its gradient is applied");
+        let ticket = self.tickets;
+        self.tickets += 1;
+        self.machines[machine.index()].ask(ticket, Task::Forward { model, cycle, share });
+        match self.inbox.recv() {
+            Ok(Message { product: Product::Activations(activations), .. }) => {
+                self.fc_exchanges[machine.index()].activations = Some(activations);
+                Ok(())
+            }
+            Ok(Message { worker: who, product: Product::Failed(reason), .. }) => {
+                Err(RuntimeError::WorkerFailed { who, reason })
+            }
+            _ => {
+                let (who, reason) = (machine.to_string(), "its thread has ended".to_owned());
+                Err(RuntimeError::WorkerFailed { who, reason })
+            }
         }
     }
 
@@ -326,12 +393,14 @@ impl<'a> Coordinator<'a> {
         self.now = self.now.max(at);
         let left = self.clockwork.as_mut().map_or(Vec::new(), |clockwork| clockwork.change(at));
         for (number, arrives) in left {
-            let Some(OnLink { asked, message, then, .. }) = self.crossing.remove(&number) else {
+            let Some(OnLink { machine, asked, message, then }) = self.crossing.remove(&number)
+            else {
                 continue;
             };
             match then {
                 Then::Told(event) => self.expect_message(event, asked, arrives, Some(message)),
                 Then::Begins(work) => self.begin(work, asked, arrives)?,
+                Then::Pushed => self.pushed[machine.index()] = Some(arrives),
             }
         }
         Ok(())
@@ -405,13 +474,18 @@ impl<'a> Coordinator<'a> {
                 Vec::new()
             }
             Product::Gradient { gradient, loss } => {
-                let Work { cycle, share, .. } = work.expect("a conv machine computes gradients");
-                let machine = share.machine;
+                let work = work.expect("a conv machine computes gradients");
+                let machine = work.share.machine;
                 let own = self.replicas.outgoing_mut(machine);
+                let portion = self.fate.portion(work.mini_batch(), work.share);
                 own.conv = gradient.conv;
+                portion.dilute(&mut own.conv);
                 if let Some(fc) = gradient.fc {
                     own.fc = fc;
-                    self.fate.portion(cycle, share).dilute(own);
+                    portion.dilute(&mut own.fc);
+                }
+                if self.strategy.wants_losses() {
+                    *self.replicas.loss_mut(machine) = loss.and_then(Loss::new);
                 }
                 loss.map(|loss| (machine, loss)).into_iter().collect()
             }
@@ -438,11 +512,14 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Keeps what the FC server made for each machine of a group; returns the losses.
-    fn keep_fc_passes(&mut self, passes: Vec<(Share, FcPass)>) -> Vec<(MachineId, f64)> {
+    fn keep_fc_passes(&mut self, passes: Vec<(Cycle, Share, FcPass)>) -> Vec<(MachineId, f64)> {
         passes
             .into_iter()
-            .map(|(share, pass)| {
-                self.replicas.outgoing_mut(share.machine).fc = pass.gradient;
+            .map(|(cycle, share, pass)| {
+                let planned = self.scenario.roster.share_of(share.machine);
+                let own = &mut self.replicas.outgoing_mut(share.machine).fc;
+                *own = pass.gradient;
+                self.fate.portion(cycle, planned).dilute(own);
                 self.fc_exchanges[share.machine.index()].activation_gradient =
                     Some(pass.activation_gradient);
                 (share.machine, pass.loss)
@@ -477,6 +554,10 @@ impl<'a> Coordinator<'a> {
             }
         }
         if let Event::Failed { machine } = event {
+            // Its thread may be in the middle of a write; one that joins later has a new life.
+            let alive = &mut self.alive[machine.index()];
+            std::mem::replace(alive, Arc::new(AtomicBool::new(true)))
+                .store(false, Ordering::Relaxed);
             self.cancel(machine);
         }
         if let Some(later) = self.fate.held_until(event, self.now) {
@@ -487,17 +568,31 @@ impl<'a> Coordinator<'a> {
             return Ok(None);
         }
         self.befall(event)?;
-        if let Some(record) = self.records.last_mut() {
-            record.events.push((self.now, event));
-        }
+        let event = event.with_loss(|machine| self.replicas.loss_mut(machine).take());
+        self.record.events.push((self.now, event));
         let mut actions = Vec::new();
         self.strategy.handle(self.now, event, &mut actions)?;
+        if let Event::GradientArrived { machine } = event {
+            self.fc_exchanges[machine.index()].activation_gradient = None;
+        }
+        self.carry_out_all(actions, monitor)
+    }
+
+    fn carry_out_all(
+        &mut self,
+        actions: Vec<Action>,
+        monitor: &mut dyn TrainMonitor,
+    ) -> Result<Option<RunEnd>, RuntimeError> {
+        let mut end = None;
         for action in actions {
-            if let Some(end) = self.carry_out(action, monitor)? {
-                return Ok(Some(end));
+            match self.carry_out(action, monitor)? {
+                // What is interrupted goes on later, and so from between two events.
+                Some(RunEnd::Stopped) => end = Some(RunEnd::Stopped),
+                Some(other) => return Ok(Some(other)),
+                None => {}
             }
         }
-        Ok(None)
+        if end.is_none() && self.checkpoint_is_due() { self.checkpoint(monitor) } else { Ok(end) }
     }
 
     /// The thread of a machine that is known to be dead ends, and what the machine held is gone; one
@@ -526,7 +621,12 @@ impl<'a> Coordinator<'a> {
             return false;
         };
         let message = message_after(clockwork, share, stage);
-        self.send(event, letter_after(share, stage), message);
+        if clockwork.overlaps(stage) {
+            let arrives = self.pushed[share.machine.index()].take().unwrap_or(self.now);
+            self.expect_message(event, self.now, arrives.max(self.now), Some(message));
+        } else {
+            self.send(event, letter_after(share, stage), message);
+        }
         true
     }
 
@@ -560,7 +660,7 @@ impl<'a> Coordinator<'a> {
                 self.note_lateness(work.cycle, expected, done_at);
             }
             (Event::FcServed { group }, None) => {
-                let number = self.strategy.progress().cycles[group.index()];
+                let number = self.strategy.cycles()[group.index()];
                 let cycle = Cycle { group: *group, number };
                 self.witness.fc_served(*asked, self.now, cycle);
                 self.note_lateness(cycle, expected, done_at);
@@ -584,32 +684,29 @@ impl<'a> Coordinator<'a> {
         action: Action,
         monitor: &mut dyn TrainMonitor,
     ) -> Result<Option<RunEnd>, RuntimeError> {
-        match action {
-            Action::SendModel { machine, version } => {
-                self.replicas.receive(machine, self.server.snapshot());
-                self.send_model(machine, Content::Model(version));
+        match &action {
+            Action::SendModel { machine, .. } => {
+                self.replicas.receive(*machine, self.server.snapshot());
             }
-            Action::ReturnModel { machine } => {
-                self.replicas.go_on(machine, || self.server.snapshot());
-                self.send_model(machine, Content::OwnModel);
+            Action::Compute(work) if work.stage != Stage::Forward => {
+                self.witness.processed(work.share);
+                self.witness.portioned(self.fate.portion(work.mini_batch(), work.share));
             }
-            Action::Compute { cycle, share, stage } => {
-                self.compute(Work { cycle, share, stage })?;
-            }
-            Action::ServeFc { cycle, shares } => self.serve_fc(cycle, &shares)?,
             Action::Apply(application) => {
-                self.apply(&application);
+                self.apply(application);
                 if matches!(application.update.part, ModelPart::Conv | ModelPart::Whole) {
                     return self.go_on(monitor);
                 }
             }
-            Action::SendBlock { machine, block, .. } => self.send_block(machine, block),
-            Action::PushBlock { machine, block, parcel } => {
-                self.push_block(machine, block, parcel);
+            Action::SendBlock { machine, block, .. } if self.shared.is_none() => {
+                self.server.send_block(*machine, *block, &mut self.replicas);
+            }
+            Action::Push { machine, parcel } | Action::PushBlock { machine, parcel, .. } => {
+                self.replicas.pack(*machine, *parcel);
             }
             Action::Count { update, pushed_by, examples } => {
                 self.applied_at.push(self.clock.now());
-                self.witness.applied(self.now, update, examples, pushed_by);
+                self.witness.applied(self.now, *update, *examples, pushed_by.iter().copied());
                 if let Some(shared) = &self.shared {
                     let (weights, velocity) = shared.contents();
                     self.server.overwrite(weights, velocity);
@@ -617,24 +714,50 @@ impl<'a> Coordinator<'a> {
                 return self.go_on(monitor);
             }
             Action::Exchange(exchange) => {
-                self.exchange(&exchange);
+                self.exchange(exchange);
                 return self.go_on(monitor);
             }
             Action::Change { machine, change } => {
                 let rule = self.scenario.rule_at(self.witness.updates());
-                self.replicas.change(machine, change, rule);
+                self.replicas.change(*machine, *change, rule);
             }
-            Action::Push { machine, parcel } => {
-                self.replicas.pack(machine, parcel);
+            Action::Cancel { machine } => self.cancel(*machine),
+            Action::Drop { share } => self.witness.dropped(*share),
+            Action::Dismiss { machine } => self.dismiss(*machine),
+            Action::Compute(_)
+            | Action::ReturnModel { .. }
+            | Action::SendBlock { .. }
+            | Action::ServeFc { .. } => {}
+        }
+        self.dispatch(action)?;
+        Ok(None)
+    }
+
+    /// Sends what an action sends, and asks whom it lets compute.
+    fn dispatch(&mut self, action: Action) -> Result<(), RuntimeError> {
+        match action {
+            Action::SendModel { machine, version } => {
+                self.send_model(machine, Content::Model(version));
+            }
+            Action::ReturnModel { machine } => self.send_model(machine, Content::OwnModel),
+            Action::Compute(work) => self.compute(work)?,
+            Action::ServeFc { cycle, shares } => self.serve_fc(cycle, &shares)?,
+            Action::SendBlock { machine, block, .. } => self.send_block(machine, block),
+            Action::PushBlock { machine, block, .. } => self.push_block(machine, block),
+            Action::Push { machine, .. } => {
                 let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::push_bytes);
                 let message = (Content::Push(None), bytes);
                 self.send(Event::PushArrived { machine }, Letter::Push, message);
             }
-            Action::Cancel { machine } => self.cancel(machine),
-            Action::Drop { share } => self.witness.dropped(share),
-            Action::Dismiss { machine } => self.dismiss(machine),
+            Action::Apply(_)
+            | Action::Change { .. }
+            | Action::Exchange(_)
+            | Action::Count { .. }
+            | Action::Cancel { .. }
+            | Action::Drop { .. }
+            | Action::Dismiss { .. } => {}
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Looks whether the run is over, else lets happen what is to happen after this update.
@@ -651,25 +774,21 @@ impl<'a> Coordinator<'a> {
 
     fn send_model(&mut self, machine: MachineId, content: Content) {
         let bytes = self.clockwork.as_ref().map_or(Bytes(0), Clockwork::model_bytes);
-        self.send(Event::ModelArrived { machine }, Letter::Model, (content, bytes));
+        self.send(Event::ModelArrived { machine }, Letter::Model(machine), (content, bytes));
     }
 
     fn send_block(&mut self, machine: MachineId, block: Block) {
-        if self.shared.is_none() {
-            self.server.send_block(machine, block, &mut self.replicas);
-        }
-        let (blocks, number) = (block.of.blocks(), block.number);
-        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.model_block_bytes(blocks));
+        let number = block.number;
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.model_block_bytes(block));
         let event = Event::BlockArrived { machine, block: number };
-        self.send(event, Letter::ModelBlock(blocks), (Content::ModelBlock(number), bytes));
+        self.send(event, Letter::ModelBlock(block), (Content::ModelBlock(number), bytes));
     }
 
-    fn push_block(&mut self, machine: MachineId, block: Block, parcel: Parcel) {
-        self.replicas.pack(machine, parcel);
-        let (blocks, number) = (block.of.blocks(), block.number);
-        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.push_block_bytes(blocks));
+    fn push_block(&mut self, machine: MachineId, block: Block) {
+        let number = block.number;
+        let bytes = self.clockwork.as_ref().map_or(Bytes(0), |c| c.push_block_bytes(block));
         let event = Event::BlockPushed { machine, block: number };
-        self.send(event, Letter::PushBlock(blocks), (Content::PushBlock(number, None), bytes));
+        self.send(event, Letter::PushBlock(block), (Content::PushBlock(number, None), bytes));
     }
 
     /// Expects nothing more of what a machine is at, and enters what it did of it by now.
@@ -694,22 +813,18 @@ impl<'a> Coordinator<'a> {
             }
         }
         let now = self.now;
+        self.pushed[machine.index()] = None;
+        self.witness.cancelled(machine, now);
         for (number, on_link) in self.crossing.extract_if(.., |_, own| own.machine == machine) {
             if let Some(clockwork) = &mut self.clockwork {
                 clockwork.withdraw(now, number);
             }
-            self.witness.message(machine, on_link.asked, now, on_link.message);
+            self.witness.message(machine, on_link.asked.min(now), now, on_link.message);
         }
-        self.witness.cancelled(machine, now);
     }
 
     fn compute(&mut self, work: Work) -> Result<(), RuntimeError> {
-        let Work { cycle, share, stage } = work;
-        let portion = self.fate.portion(cycle, share);
-        if stage != Stage::Forward {
-            self.witness.processed(share);
-            self.witness.portioned(portion);
-        }
+        let Work { share, stage, .. } = work;
         let (now, machine) = (self.now, share.machine);
         let mut begins = Route::Arrives(now);
         if let (Stage::Backward, Some(clockwork)) = (stage, &mut self.clockwork) {
@@ -730,21 +845,41 @@ impl<'a> Coordinator<'a> {
         }
     }
 
+    /// Lets layers be pushed while a machine computes, where they overlap.
+    fn push_by_layers(
+        &mut self,
+        begins: SimTime,
+        work: Work,
+        computed: SimTime,
+    ) -> Result<(), RuntimeError> {
+        let overlaps = |clockwork: &&mut Clockwork| clockwork.overlaps(work.stage);
+        let Some(clockwork) = self.clockwork.as_mut().filter(overlaps) else { return Ok(()) };
+        let machine = work.share.machine;
+        clockwork.push_by_layers(begins, work, self.tickets)?;
+        let message = message_after(clockwork, work.share, work.stage);
+        let on_link = OnLink { machine, asked: computed, message, then: Then::Pushed };
+        self.crossing.insert(self.tickets, on_link);
+        self.tickets += 1;
+        Ok(())
+    }
+
     /// Lets a machine compute a stage, which it would have begun at an instant.
     fn begin(&mut self, work: Work, asked: SimTime, begins: SimTime) -> Result<(), RuntimeError> {
-        let Work { cycle, share, stage } = work;
+        let Work { share, stage, .. } = work;
         let machine = share.machine;
-        let portion = self.fate.portion(cycle, share);
+        let mini_batch = work.mini_batch();
+        let portion = self.fate.portion(mini_batch, share);
         let span = match &self.clockwork {
-            Some(clockwork) => clockwork.stage(begins, cycle, portion.had, stage)?,
+            Some(clockwork) => clockwork.stage(begins, Work { share: portion.had, ..work })?,
             None => SimDuration::ZERO,
         };
+        self.push_by_layers(begins, Work { share: portion.had, ..work }, begins + span)?;
         let event = answer_to(machine, stage);
         let passage = Passage { begins, computed: begins + span };
         let (work, done_at, message) = (Some(work), None, None);
         let mut expected =
             Expected { event, asked, passage, work, done_at, message, is_noted: false };
-        if portion.had.size == 0 {
+        if portion.had.size == 0 && self.shared.is_none() {
             expected.done_at = Some(asked);
             self.expect(expected);
             let model = self.server.weights();
@@ -752,7 +887,7 @@ impl<'a> Coordinator<'a> {
             *self.replicas.outgoing_mut(machine) = Gradient { conv, fc };
             return Ok(());
         }
-        let share = portion.had;
+        let (cycle, share) = (mini_batch, portion.had);
         let ticket = self.expect(expected);
         let model = self.replicas.model(machine).cloned();
         let model = || model.expect("a machine computes on a model it holds");
@@ -762,14 +897,15 @@ impl<'a> Coordinator<'a> {
                 Some(shared) => {
                     let rule = self.scenario.rule_at(self.witness.updates());
                     let model = Arc::clone(shared);
-                    Task::Shared { model, rule, cycle, share }
+                    let alive = Arc::clone(&self.alive[machine.index()]);
+                    Task::Shared { model, rule, cycle, portion, alive }
                 }
                 None => Task::Whole { model: model(), cycle, share },
             },
             Stage::Backward => Task::Backward {
                 activation_gradient: self.fc_exchanges[machine.index()]
                     .activation_gradient
-                    .take()
+                    .clone()
                     .expect("the FC phase came before the conv phase's backward pass"),
             },
         };
@@ -779,7 +915,10 @@ impl<'a> Coordinator<'a> {
 
     fn serve_fc(&mut self, cycle: Cycle, shares: &[Share]) -> Result<(), RuntimeError> {
         let until = match &self.clockwork {
-            Some(clockwork) => clockwork.fc(self.now, cycle, shares)?,
+            Some(clockwork) => {
+                let had = |share: &Share| self.fate.portion(cycle, *share).had;
+                clockwork.fc(self.now, cycle, &shares.iter().map(had).collect::<Vec<_>>())?
+            }
             None => self.now,
         };
         let passage = Passage { begins: self.now, computed: until };
@@ -788,12 +927,10 @@ impl<'a> Coordinator<'a> {
         let is_noted = false;
         let ticket =
             self.expect(Expected { event, asked, passage, work, done_at, message, is_noted });
+        // A machine without data sends none.
         let activations = shares
             .iter()
-            .map(|share| {
-                let exchange = &mut self.fc_exchanges[share.machine.index()];
-                exchange.activations.take().expect("all activations have arrived")
-            })
+            .filter_map(|share| self.fc_exchanges[share.machine.index()].activations.take())
             .collect();
         let fc = self.server.snapshot().fc;
         self.fc_server.ask(ticket, FcTask { fc, activations });
@@ -855,12 +992,15 @@ impl<'a> Coordinator<'a> {
         if monitor.updated(updates, self.now).is_break() {
             return Ok(Some(RunEnd::Stopped));
         }
+        Ok(None)
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
         let model = self.server.weights();
         let bytes = self.set_aside.len() * (model.conv.len() + model.fc.len()) * 4;
-        if bytes > MOST_BYTES_SET_ASIDE || self.last_checkpoint.elapsed() > CHECKPOINT_EVERY {
-            return self.checkpoint(monitor);
-        }
-        Ok(None)
+        let (made, took) = self.last_checkpoint;
+        let wait = CHECKPOINT_EVERY.max(TIMES_A_CHECKPOINT * took);
+        bytes > MOST_BYTES_SET_ASIDE || made.elapsed() > wait
     }
 
     /// Evaluates what was set aside and hands out a checkpoint, while the clock stands still.
@@ -868,6 +1008,7 @@ impl<'a> Coordinator<'a> {
         &mut self,
         monitor: &mut dyn TrainMonitor,
     ) -> Result<Option<RunEnd>, RuntimeError> {
+        let began = Instant::now();
         let mut clock = self.clock;
         let end = clock.stopped(|| {
             let end = self.evaluate_set_aside(monitor);
@@ -876,7 +1017,7 @@ impl<'a> Coordinator<'a> {
             Ok(end)
         });
         self.clock = clock;
-        self.last_checkpoint = std::time::Instant::now();
+        self.last_checkpoint = (Instant::now(), began.elapsed());
         end
     }
 
@@ -916,15 +1057,13 @@ impl<'a> Coordinator<'a> {
     }
 
     fn state(&self, trace: Trace) -> Checkpoint {
-        let (conv, fc) = self.server.velocities();
-        let weights = self.server.weights();
+        let gradient = |own: &FcExchange| own.activation_gradient.clone().unwrap_or_default();
         Checkpoint {
-            progress: self.strategy.progress(),
-            weights: InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() },
-            velocity: InitialModel { conv: conv.to_vec(), fc: fc.to_vec() },
+            record: self.record.clone(),
+            model: self.server.contents(),
             machines: self.replicas.holdings(),
+            activation_gradients: self.fc_exchanges.iter().map(gradient).collect(),
             trace,
-            records: self.records.clone(),
         }
     }
 
@@ -942,7 +1081,7 @@ impl<'a> Coordinator<'a> {
         let state = self.state(trace.clone());
         let late_cycles = self.late.len() as u64;
         let begun = u64::from(self.scenario.roster.groups);
-        let cycles = state.progress.cycles.iter().sum::<u64>() + begun;
+        let cycles = self.strategy.cycles().iter().sum::<u64>() + begun;
         Ok(TrainOutcome { trace, state, interrupted, late_cycles, cycles })
     }
 }
@@ -964,10 +1103,7 @@ fn show_real_times(trace: &mut Trace, applied_at: &[SimTime]) {
 
 /// The server's model as one that threads share.
 fn share(server: &ModelServer) -> Arc<SharedModel> {
-    let (conv, fc) = server.velocities();
-    let weights = server.weights();
-    let weights = InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() };
-    let velocity = InitialModel { conv: conv.to_vec(), fc: fc.to_vec() };
+    let ModelContents { weights, velocity, .. } = server.contents();
     Arc::new(SharedModel::new(&weights, &velocity))
 }
 

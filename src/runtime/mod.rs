@@ -14,14 +14,15 @@
 
 mod clock;
 mod coordinator;
+mod outstanding;
 mod shared;
 mod workers;
 
 pub use clock::Stopwatch;
-pub use coordinator::{Checkpoint, Evaluations, TrainOutcome, TrainSetup, train};
+pub use coordinator::{Evaluations, TrainOutcome, TrainSetup, train};
 pub use workers::{Activations, FcPass, NetworkStages, Stages};
 
-use omnivore_sim::cluster::{DisruptionError, TimingError};
+use omnivore_sim::cluster::{Checkpoint, DisruptionError, TimingError};
 use omnivore_sim::protocol::{Blocked, ProtocolError};
 use omnivore_sim::trace::CurvePoint;
 use omnivore_sim::units::SimTime;

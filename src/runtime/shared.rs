@@ -1,7 +1,7 @@
 //! A model that threads read and change at the same time, without locks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use omnivore_sim::objective::{Gradient, InitialModel};
 use omnivore_sim::protocol::{ModelSnapshot, UpdateRule};
@@ -69,12 +69,17 @@ impl SharedModel {
     }
 
     /// v ← μ·v − η·(g + λ·w), w ← w + v, entry by entry: the arithmetic of [`UpdateRule::apply`].
-    pub fn apply(&self, rule: UpdateRule, gradient: &Gradient) {
+    ///
+    /// A thread that is no longer alive leaves off in the middle: what it has written by then stays.
+    pub fn apply(&self, rule: UpdateRule, gradient: &Gradient, alive: &AtomicBool) {
         let UpdateRule { learning_rate, explicit_momentum, weight_decay } = rule;
         for ([weights, velocity], gradient) in
             [(&self.conv, &gradient.conv), (&self.fc, &gradient.fc)]
         {
             for ((w, v), g) in weights.0.iter().zip(&velocity.0).zip(gradient) {
+                if !alive.load(Ordering::Relaxed) {
+                    return;
+                }
                 let weight = f32::from_bits(w.load(Ordering::Relaxed));
                 let step = learning_rate * (g + weight_decay * weight);
                 let velocity = change(v, |v| explicit_momentum * v - step);
@@ -98,7 +103,7 @@ mod tests {
         for step in 0..50_u8 {
             let gradient: Vec<f32> = weights.iter().map(|w| w * f32::from(step) / 7.0).collect();
             rule.apply(&mut weights, &mut velocity, &gradient);
-            shared.apply(rule, &Gradient { conv: gradient, fc: vec![0.1] });
+            shared.apply(rule, &Gradient { conv: gradient, fc: vec![0.1] }, &AtomicBool::new(true));
         }
         assert_eq!(*shared.read().conv, weights);
         assert_eq!(shared.contents().1.conv, velocity);
@@ -113,9 +118,35 @@ mod tests {
         let gradient = Gradient { conv: vec![1.0], fc: vec![] };
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..1000).for_each(|_| shared.apply(rule, &gradient)));
+                let alive = AtomicBool::new(true);
+                let (shared, gradient) = (&shared, &gradient);
+                scope.spawn(move || (0..1000).for_each(|_| shared.apply(rule, gradient, &alive)));
             }
         });
         assert_eq!(shared.read().conv[0].to_bits(), (-4000_f32).to_bits());
+    }
+
+    /// Whatever it had written when it died stays, and nothing is written after.
+    #[test]
+    fn a_thread_that_dies_while_it_writes_leaves_off_in_the_middle() {
+        let n = 4_000_000;
+        let zeros = InitialModel { conv: vec![0.0; n], fc: vec![] };
+        let shared = SharedModel::new(&zeros, &zeros);
+        let rule = UpdateRule { learning_rate: 1.0, explicit_momentum: 0.0, weight_decay: 0.0 };
+        let gradient = Gradient { conv: vec![1.0; n], fc: vec![] };
+        let alive = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| shared.apply(rule, &gradient, &alive));
+            let first = &shared.conv[0].0[0];
+            while f32::from_bits(first.load(Ordering::Relaxed)) > -1.0 {
+                std::hint::spin_loop();
+            }
+            alive.store(false, Ordering::Relaxed);
+        });
+        let written = shared.read().conv.iter().take_while(|weight| **weight < 0.0).count();
+        assert!(written > 0 && shared.read().conv[written..].iter().all(|weight| *weight >= 0.0));
+        let before = shared.read().conv;
+        shared.apply(rule, &gradient, &alive);
+        assert_eq!(shared.read().conv, before);
     }
 }

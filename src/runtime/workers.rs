@@ -2,10 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use omnivore_sim::cluster::Portion;
 use omnivore_sim::objective::Gradient;
 use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share, UpdateRule};
 
@@ -68,12 +70,14 @@ pub(super) enum Task {
         cycle: Cycle,
         share: Share,
     },
-    /// As `Whole`, on a model that the thread itself reads and changes.
+    /// As `Whole`, on a model that the thread itself reads and changes, as long as its machine is
+    /// alive.
     Shared {
         model: Arc<SharedModel>,
         rule: UpdateRule,
         cycle: Cycle,
-        share: Share,
+        portion: Portion,
+        alive: Arc<AtomicBool>,
     },
 }
 
@@ -87,7 +91,7 @@ pub(super) struct FcTask {
 pub(super) enum Product {
     Activations(Activations),
     Gradient { gradient: PushedGradient, loss: Option<f64> },
-    Fc(Vec<(Share, FcPass)>),
+    Fc(Vec<(Cycle, Share, FcPass)>),
     Failed(String),
 }
 
@@ -237,11 +241,23 @@ pub(super) fn conv_machine(stages: &mut dyn Stages, task: Task) -> Product {
             let gradient = PushedGradient { conv: gradient.conv, fc: Some(gradient.fc) };
             Product::Gradient { gradient, loss: Some(loss) }
         }
-        Task::Shared { model, rule, cycle, share } => {
-            let (gradient, loss) = whole_gradient(stages, &model.read(), cycle, share);
-            model.apply(rule, &gradient);
+        Task::Shared { model, rule, cycle, portion, alive } => {
+            let at = model.read();
+            let (gradient, loss) = match portion.had {
+                Share { size: 0, .. } => {
+                    let (conv, fc) = (vec![0.0; at.conv.len()], vec![0.0; at.fc.len()]);
+                    (Gradient { conv, fc }, None)
+                }
+                share => {
+                    let (mut gradient, loss) = whole_gradient(stages, &at, cycle, share);
+                    portion.dilute(&mut gradient.conv);
+                    portion.dilute(&mut gradient.fc);
+                    (gradient, Some(loss))
+                }
+            };
+            model.apply(rule, &gradient, &alive);
             let gradient = PushedGradient { conv: gradient.conv, fc: Some(gradient.fc) };
-            Product::Gradient { gradient, loss: Some(loss) }
+            Product::Gradient { gradient, loss }
         }
     }
 }
@@ -261,7 +277,9 @@ fn whole_gradient(
 /// Carries out the FC server's task, share by share in order.
 pub(super) fn fc_server(stages: &mut dyn Stages, task: FcTask) -> Product {
     let FcTask { fc, activations } = task;
-    let pass = |activations: Activations| (activations.share, stages.fc(&fc, activations));
+    let pass = |activations: Activations| {
+        (activations.cycle, activations.share, stages.fc(&fc, activations))
+    };
     Product::Fc(activations.into_iter().map(pass).collect())
 }
 

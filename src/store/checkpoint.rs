@@ -1,9 +1,9 @@
-//! The state of a real run on disk: numbers in `safetensors`, everything else in JSON.
+//! The state of a run on disk: numbers in `safetensors`, everything else in JSON.
 
 use std::path::Path;
 
 use omnivore_sim::objective::InitialModel;
-use omnivore_sim::protocol::Holding;
+use omnivore_sim::protocol::{Block, Holding, Loss, ModelContents};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,12 +19,12 @@ const STATE_FILE: &str = "state.json";
 /// A run's state: its model and whatever its owner keeps beside it.
 #[derive(Clone, Debug)]
 pub struct RunState<T> {
-    /// Parameters.
-    pub weights: InitialModel,
-    /// Velocities.
-    pub velocity: InitialModel,
-    /// What each machine holds of its own.
+    /// What the model server holds.
+    pub model: ModelContents,
+    /// What each machine holds.
     pub machines: Vec<Holding>,
+    /// Gradients of activations that are with a machine; empty where there are none.
+    pub activation_gradients: Vec<Vec<f32>>,
     /// The rest.
     pub rest: T,
 }
@@ -34,7 +34,16 @@ pub struct RunState<T> {
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Sealed<T> {
     model_crc32: u32,
+    /// What machines hold that is no vector.
+    machines: Vec<Beside>,
     rest: T,
+}
+
+/// What a machine holds beside vectors.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Beside {
+    subnet: Option<Block>,
+    loss: Option<Loss>,
 }
 
 /// Parameters and velocities as a `safetensors` file.
@@ -53,31 +62,52 @@ pub fn model_bytes(weights: &InitialModel, velocity: &InitialModel) -> Result<Ve
     named_tensors(tensors.map(|((name, values), shape)| (*name, &shape[..], values.as_slice())))
 }
 
-/// The same with what machines hold of their own, in tensors `machine_0_conv`,
-/// `machine_0_conv_velocity` and so on; a machine that holds nothing has none.
+/// The same with what machines hold, in tensors `machine_0_local_conv`, `machine_0_local_fc` and so
+/// on, and with sums that wait for others; what is not there has none.
 fn state_bytes<T>(state: &RunState<T>) -> Result<Vec<u8>, String> {
-    let parts = |model: &InitialModel| [model.conv.clone(), model.fc.clone()];
-    let mut tensors: Vec<(String, Vec<f32>)> = Vec::new();
-    let mut put = |names: [String; 2], model: &InitialModel| {
-        tensors.extend(names.into_iter().zip(parts(model)));
-    };
-    put(["conv".to_owned(), "fc".to_owned()], &state.weights);
-    put(["conv_velocity".to_owned(), "fc_velocity".to_owned()], &state.velocity);
-    for (index, Holding { model, velocity }) in state.machines.iter().enumerate() {
-        if let Some(model) = model {
-            put(own_names(index, ""), model);
+    let ModelContents { weights, velocity, waiting } = &state.model;
+    let mut tensors: Vec<(String, &[f32])> = vec![
+        ("conv".to_owned(), &weights.conv),
+        ("fc".to_owned(), &weights.fc),
+        ("conv_velocity".to_owned(), &velocity.conv),
+        ("fc_velocity".to_owned(), &velocity.fc),
+    ];
+    let held = state.machines.iter().enumerate().flat_map(|(index, holding)| {
+        parts_of(holding).map(|(what, model)| (format!("machine_{index}_{what}"), model))
+    });
+    let waiting = (WAITING.to_owned(), waiting.as_ref());
+    for (holder, model) in held.chain([waiting]) {
+        if let Some(InitialModel { conv, fc }) = model {
+            tensors.push((format!("{holder}_conv"), conv));
+            tensors.push((format!("{holder}_fc"), fc));
         }
-        if let Some(velocity) = velocity {
-            put(own_names(index, "_velocity"), velocity);
+    }
+    for (index, gradient) in state.activation_gradients.iter().enumerate() {
+        if !gradient.is_empty() {
+            tensors.push((activation_gradient(index), gradient));
         }
     }
     let shapes: Vec<[usize; 1]> = tensors.iter().map(|(_, values)| [values.len()]).collect();
     let named = tensors.iter().zip(&shapes);
-    named_tensors(named.map(|((name, values), shape)| (name.as_str(), &shape[..], &values[..])))
+    named_tensors(named.map(|((name, values), shape)| (name.as_str(), &shape[..], *values)))
 }
 
-fn own_names(machine: usize, what: &str) -> [String; 2] {
-    ["conv", "fc"].map(|part| format!("machine_{machine}_{part}{what}"))
+/// Begins the names of outer gradients that wait for the momentum to change.
+const WAITING: &str = "waiting";
+
+fn parts_of(holding: &Holding) -> [(&'static str, Option<&InitialModel>); 5] {
+    let Holding { received, local, velocity, sum, outgoing, .. } = holding;
+    [
+        ("received", received.as_ref()),
+        ("local", local.as_ref()),
+        ("velocity", velocity.as_ref()),
+        ("sum", sum.as_ref()),
+        ("outgoing", outgoing.as_ref()),
+    ]
+}
+
+fn activation_gradient(machine: usize) -> String {
+    format!("machine_{machine}_activation_gradient")
 }
 
 /// Tensors by name and shape as a `safetensors` file, for other programs.
@@ -114,12 +144,17 @@ pub fn save_state<T: Serialize>(folder: &RunFolder, state: &RunState<T>) -> Resu
         source: std::io::Error::other::<String>(message),
     };
     let model = state_bytes(state).map_err(failed)?;
-    let sealed = Sealed { model_crc32: crc32(&model), rest: &state.rest };
+    let beside = |own: &Holding| Beside { subnet: own.subnet, loss: own.loss };
+    let machines = state.machines.iter().map(beside).collect();
+    let sealed = Sealed { model_crc32: crc32(&model), machines, rest: &state.rest };
     let own_name = model_file(sealed.model_crc32);
     folder.write(&own_name, &model)?;
     folder.write_json(STATE_FILE, &sealed)?;
     remove_other_models(folder.path(), &own_name);
-    folder.write(MODEL_FILE, &model_bytes(&state.weights, &state.velocity).map_err(failed)?)
+    folder.write(
+        MODEL_FILE,
+        &model_bytes(&state.model.weights, &state.model.velocity).map_err(failed)?,
+    )
 }
 
 fn model_file(crc32: u32) -> String {
@@ -153,9 +188,7 @@ pub fn load_state<T: DeserializeOwned>(folder: &Path) -> Result<Option<RunState<
         let reason = "its check sum is not the one in the checkpoint".to_owned();
         return Err(StoreError::Content { path: model_path, what: "model", reason });
     }
-    let (weights, velocity) = parse_model(&model_path, &model)?;
-    let machines = parse_machines(&model_path, &model)?;
-    Ok(Some(RunState { weights, velocity, machines, rest: sealed.rest }))
+    parse_state(&model_path, &model, sealed).map(Some)
 }
 
 /// Reads the parameters of a finished run.
@@ -184,22 +217,41 @@ fn parse_model(path: &Path, bytes: &[u8]) -> Result<(InitialModel, InitialModel)
     Ok((weights, velocity))
 }
 
-fn parse_machines(path: &Path, bytes: &[u8]) -> Result<Vec<Holding>, StoreError> {
+fn parse_state<T>(path: &Path, bytes: &[u8], sealed: Sealed<T>) -> Result<RunState<T>, StoreError> {
     let tensors = parse_tensors(path, bytes)?;
-    let names: Vec<&str> = tensors.names();
-    let own = |index: usize, what: &str| {
-        let [conv, fc] = own_names(index, what);
+    let names = tensors.names();
+    let own = |holder: &str| {
+        let [conv, fc] = ["conv", "fc"].map(|part| format!("{holder}_{part}"));
         if !names.contains(&conv.as_str()) {
             return Ok(None);
         }
         let values = |name: &str| values_of(path, &tensors, name);
         Ok(Some(InitialModel { conv: values(&conv)?, fc: values(&fc)? }))
     };
-    let index = |name: &&str| name.strip_prefix("machine_")?.split('_').next()?.parse().ok();
-    let machines = names.iter().filter_map(index).max().map_or(0, |last: usize| last + 1);
-    let holding =
-        |machine| Ok(Holding { model: own(machine, "")?, velocity: own(machine, "_velocity")? });
-    (0..machines).map(holding).collect()
+    let holding = |(index, beside): (usize, &Beside)| {
+        let part = |what: &str| own(&format!("machine_{index}_{what}"));
+        Ok(Holding {
+            received: part("received")?,
+            local: part("local")?,
+            velocity: part("velocity")?,
+            sum: part("sum")?,
+            outgoing: part("outgoing")?,
+            loss: beside.loss,
+            subnet: beside.subnet,
+        })
+    };
+    let gradient = |index: usize| {
+        let name = activation_gradient(index);
+        let is_there = names.contains(&name.as_str());
+        if is_there { values_of(path, &tensors, &name) } else { Ok(Vec::new()) }
+    };
+    let (weights, velocity) = parse_model(path, bytes)?;
+    Ok(RunState {
+        model: ModelContents { weights, velocity, waiting: own(WAITING)? },
+        machines: sealed.machines.iter().enumerate().map(holding).collect::<Result<_, _>>()?,
+        activation_gradients: (0..sealed.machines.len()).map(gradient).collect::<Result<_, _>>()?,
+        rest: sealed.rest,
+    })
 }
 
 fn broken(path: &Path, reason: String) -> StoreError {

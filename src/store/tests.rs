@@ -1,19 +1,33 @@
 //! What is written comes back, whole or not at all.
 
 use omnivore_sim::objective::InitialModel;
-use omnivore_sim::protocol::Holding;
+use omnivore_sim::protocol::{Block, Cut, Holding, Loss, ModelContents};
 
 use super::*;
 
 fn state(first: f32, rest: &str) -> RunState<String> {
     let model = |x: f32| InitialModel { conv: vec![x, 2.0], fc: vec![3.0] };
-    let velocity = model(2.0 * first);
+    let subnet = Some(Block { number: 1, of: Cut::Subnets { subnets: 3, round: 7 } });
     let machines = vec![
         Holding::default(),
-        Holding { model: Some(model(3.0 * first)), velocity: Some(velocity) },
-        Holding { model: None, velocity: Some(model(4.0 * first)) },
+        Holding {
+            received: Some(model(2.5 * first)),
+            local: Some(model(3.0 * first)),
+            velocity: Some(model(2.0 * first)),
+            sum: Some(model(5.0 * first)),
+            outgoing: None,
+            loss: Loss::new(0.5),
+            subnet,
+        },
+        Holding { outgoing: Some(model(4.0 * first)), ..Holding::default() },
     ];
-    RunState { weights: model(first), velocity: model(-first), machines, rest: rest.to_owned() }
+    let (weights, velocity, waiting) = (model(first), model(-first), Some(model(6.0 * first)));
+    RunState {
+        model: ModelContents { weights, velocity, waiting },
+        machines,
+        activation_gradients: vec![vec![first], Vec::new(), Vec::new()],
+        rest: rest.to_owned(),
+    }
 }
 
 #[test]
@@ -27,9 +41,11 @@ fn a_state_comes_back_as_it_was_and_its_size_does_not_grow() {
     assert_eq!(files(), n_files);
     let back: RunState<String> =
         load_state(place.path()).expect("readable").expect("a state was saved");
-    assert_eq!((back.rest.as_str(), back.weights.conv[0]), ("two", 5.0));
-    assert_eq!(back.machines, state(5.0, "two").machines);
-    assert_eq!(load_model(place.path()).expect("readable"), back.weights);
+    assert_eq!((back.rest.as_str(), back.model.weights.conv[0]), ("two", 5.0));
+    let written = state(5.0, "two");
+    assert_eq!((&back.model, &back.machines), (&written.model, &written.machines));
+    assert_eq!(back.activation_gradients, written.activation_gradients);
+    assert_eq!(load_model(place.path()).expect("readable"), back.model.weights);
 }
 
 #[test]

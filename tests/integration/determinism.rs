@@ -12,6 +12,7 @@ fn bytes(bench: &Bench, out: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
+/// case-13 (mysticeti), case-14 (SimAI): bytes depend on neither process nor number of threads.
 #[test]
 fn an_emulated_run_has_the_same_bytes_at_any_number_of_threads_and_in_any_process() {
     let bench = Bench::new();
@@ -59,6 +60,7 @@ fn one_group_equals_synchronous_training_and_a_group_per_machine_equals_asynchro
     }
 }
 
+/// case-15 (omnetpp): what is shown does not change a run.
 #[test]
 fn a_progress_bar_or_its_absence_does_not_change_a_run() {
     let bench = Bench::new();

@@ -45,7 +45,8 @@ fn machines_that_come_and_go_are_in_the_configuration_and_their_run_replays() {
 fn a_run_that_cannot_go_on_is_a_result_that_says_who_waits_for_what() {
     let bench = Bench::new();
     let churn = "churn=[{ machine = 0, turn = \"fails\", at_update = 6 }]";
-    let strategy = "strategy={ backup_workers = { backups = 0, late = \"cancel\" } }";
+    let strategy =
+        "strategy={ backup_workers = { backups = 0, late = \"cancel\", dropped = \"lost\" } }";
     let settings =
         ["--set", churn, "--set", strategy, "--set", "groups=1", "--set", "fc=replicated"];
     for verb in ["simulate", "emulate", "train"] {
@@ -70,22 +71,19 @@ fn a_paced_run_says_so_and_takes_at_least_the_prescribed_time() {
     assert!(run["makespan_s"].as_f64().expect("known") > 12.0 * 0.5 * per_update(&predicted));
 }
 
+/// Lets the program begin a run, asks it to stop, and sees that it was in the middle.
 #[cfg(unix)]
-#[test]
-fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
-    let bench = Bench::new();
-    let settings = ["--set", "groups=1", "--set", "updates=2500", "--set", "evaluate_every=500"];
-    let whole = bench.json("train", "whole", &settings);
+fn interrupt(bench: &Bench, verb: &str, name: &str, settings: &[&str]) {
     let mut interrupted = program();
-    interrupted.arg("train").arg(bench.path("run.toml")).args(settings);
-    interrupted.arg("--out").arg(bench.path("parts")).arg("--quiet");
+    interrupted.arg(verb).arg(bench.path("run.toml")).args(settings);
+    interrupted.arg("--out").arg(bench.path(name)).arg("--quiet");
     let mut child = interrupted
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("the program starts");
     // The folder is made once interrupts are caught; then long enough to begin, too short to end.
-    while !bench.path("parts").exists() {
+    while !bench.path(name).exists() {
         assert!(child.try_wait().expect("it can be asked").is_none(), "it ended at once");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -95,6 +93,16 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     assert!(sent.expect("kill is there").success());
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(130), "interrupted, not finished");
+}
+
+/// case-44 (burn): a run in two processes ends as one that was not interrupted.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
+    let bench = Bench::new();
+    let settings = ["--set", "groups=1", "--set", "updates=2500", "--set", "evaluate_every=500"];
+    let whole = bench.json("train", "whole", &settings);
+    interrupt(&bench, "train", "parts", &settings);
     let resumed = bench.json("train", "parts", &[&settings[..], &["--resume"]].concat());
     assert_eq!(resumed["updates"], 2500);
     let losses = |object: &Value| -> Vec<Value> {
@@ -102,6 +110,22 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
         curve.iter().map(|point| point["loss"].clone()).collect()
     };
     assert_eq!(losses(&resumed), losses(&whole));
+}
+
+/// Asynchronous machines, and bounds that follow their speeds: all of it is there again.
+#[cfg(unix)]
+#[test]
+fn an_emulated_run_that_was_interrupted_ends_byte_for_byte_as_it_would_have() {
+    let bench = Bench::new();
+    let strategy = "strategy={ dssp = { slack_low = 1, slack_high = 4 } }";
+    let settings = ["--set", strategy, "--set", "updates=3000", "--set", "evaluate_every=50"];
+    bench.json("emulate", "whole", &settings);
+    interrupt(&bench, "emulate", "parts", &settings);
+    bench.json("emulate", "parts", &[&settings[..], &["--resume"]].concat());
+    for file in ["model.safetensors", "curve.csv", "updates.csv", "machines.csv"] {
+        let read = |name: &str| std::fs::read(bench.path(name).join(file)).expect("written");
+        assert!(read("parts") == read("whole"), "{file}");
+    }
 }
 
 #[test]

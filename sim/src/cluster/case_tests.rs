@@ -1,13 +1,23 @@
 //! Public bug reports against neighbouring systems, as what should have happened instead. Each test
 //! names the report.
+//!
+//! Others are where what they are about is: case-02 (astra-sim) in `tests`, `network_tests` and
+//! `fair_link`, case-04 (mesa), case-08 (simgrid), case-10 (nexosim) and case-11 (tinyos) in
+//! `engine`, case-05 (dslab) in `units`, case-31 (horovod, pytorch) in `disruption_tests`, case-32
+//! (pytorch) in `protocol::server`. Case-13, case-14 and case-15 are whole processes, case-36 and
+//! case-44 whole runs, of the program.
+
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::hardware::ServiceLaw;
-use crate::ids::ModelVersion;
-use crate::objective::{NoisyQuadratic, Objective};
+use crate::ids::MachineId;
+use crate::objective::{
+    Evaluation, Gradient, InitialModel, NoisyQuadratic, Objective, ParameterLayout, Parameters,
+};
 use crate::protocol::{
-    Action, Blocked, Event, FcPlacement, Progress, ProtocolError, Roster, Schedule, StrategySpec,
-    UpdateRule,
+    Action, BackupWorkers, Blocked, Cycle, Dropped, Event, FcPlacement, Late, ProtocolError,
+    Roster, Schedule, Share, StrategySpec, UpdateRule,
 };
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
@@ -66,8 +76,8 @@ impl crate::protocol::Strategy for Mute {
         (0..2).map(blocked).collect()
     }
 
-    fn progress(&self) -> Progress {
-        Progress { version: ModelVersion(0), fc_version: ModelVersion(0), cycles: vec![0] }
+    fn cycles(&self) -> Vec<u64> {
+        vec![0]
     }
 }
 
@@ -102,7 +112,7 @@ impl Monitor for Scribe {
 fn a_watched_run_is_the_run_that_nobody_watches_and_its_clock_never_goes_back() {
     for strategy in StrategySpec::typical() {
         let watched = scenario(strategy, 4, 0.01);
-        if crate::protocol::strategy(strategy, watched.roster, None).is_err() {
+        if crate::protocol::strategy(strategy, watched.roster).is_err() {
             continue;
         }
         let mut scribe = Scribe::default();
@@ -169,4 +179,164 @@ fn a_slow_model_server_makes_asynchronous_training_slower_than_synchronous() {
     };
     assert!(busy(&asynchronous) > 0.99, "{}", busy(&asynchronous));
     assert!((busy(&sync) - 1.0 / 3.0).abs() < 0.01, "{}", busy(&sync));
+}
+
+/// Notes the examples behind every gradient that is computed.
+#[derive(Default)]
+struct Examples(BTreeMap<u32, Vec<u64>>);
+
+impl Objective for (NoisyQuadratic, Examples) {
+    fn layout(&self) -> ParameterLayout {
+        self.0.layout()
+    }
+    fn initial(&self) -> InitialModel {
+        self.0.initial()
+    }
+    fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {
+        self.1.0.entry(share.machine.0).or_default().push(cycle.number);
+        self.0.gradient(at, cycle, share)
+    }
+    fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
+        self.0.evaluate(at)
+    }
+}
+
+/// case-29 (tensorflow): with backup workers no example need be lost. What is dropped is counted, and
+/// either lost, as in the source, or computed again until it is behind an update.
+#[test]
+fn the_mini_batches_of_dropped_gradients_are_lost_or_come_again_until_they_are_behind_an_update() {
+    for (late, dropped) in [
+        (Late::Cancel, Dropped::Lost),
+        (Late::Cancel, Dropped::Requeued),
+        (Late::Finish, Dropped::Requeued),
+    ] {
+        let kind = BackupWorkers { backups: 2, late, dropped };
+        let mut scenario = scenario(StrategySpec::BackupWorkers(kind), 6, 0.01);
+        let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+        let machine = MachineTimes {
+            forward: affine(0.01),
+            backward: affine(0.0),
+            fc: affine(0.0),
+            law: ServiceLaw::Exponential,
+        };
+        scenario.timing = Timing::Phases(PhaseTimes {
+            machines: vec![machine; 6],
+            fc: affine(0.0),
+            fc_law: ServiceLaw::Constant,
+            network: None,
+            update: SimDuration::ZERO,
+        });
+        let quadratic =
+            NoisyQuadratic::new(vec![1.0], vec![0.5], vec![1.0], 0.0, Seed(1)).expect("possible");
+        let mut objective = (quadratic, Examples::default());
+        let start = objective.initial();
+        let learning = Learning { objective: &mut objective, start };
+        let trace = run(&scenario, Some(learning), &mut Unmonitored).expect("possible").0;
+        assert!(trace.examples.dropped > 0, "{late:?}");
+        let mut taken = 0;
+        for (machine, numbers) in &objective.1.0 {
+            let mut distinct = numbers.clone();
+            distinct.dedup();
+            let comes_again = distinct.len() < numbers.len();
+            assert_eq!(comes_again, dropped == Dropped::Requeued, "machine {machine}: {numbers:?}");
+            assert!(distinct.is_sorted(), "machine {machine}: {numbers:?}");
+            taken += distinct.len() as u64;
+            if dropped == Dropped::Requeued {
+                assert!(distinct.iter().copied().eq(0..distinct.len() as u64));
+            }
+        }
+        // All that was taken is behind an update, but for the last mini-batches of the machines.
+        let share = u64::from(scenario.roster.mini_batch / 4);
+        let behind = trace.examples.applied / share;
+        let all = (behind..=behind + 6).contains(&taken);
+        assert_eq!(all, dropped == Dropped::Requeued, "{taken} {behind}");
+    }
+}
+
+/// case-26 (mxnet): a schedule counts applied updates, so however many machines there are, and
+/// whoever's gradient it is, update t has the rate η·f(t).
+#[test]
+fn a_schedule_counts_applied_updates_whoever_makes_them() {
+    for machines in [1, 3, 8] {
+        let mut scenario = scenario(StrategySpec::Async, machines, 0.01);
+        scenario.schedule = Schedule::Steps { every: 50, factor: 0.5 };
+        scenario.updates = 200;
+        let mut objective =
+            NoisyQuadratic::new(vec![1.0], vec![0.0], vec![1.0], 0.0, Seed(1)).expect("possible");
+        let start = objective.initial();
+        let learning = Learning { objective: &mut objective, start };
+        let (trace, model) = run(&scenario, Some(learning), &mut Unmonitored).expect("possible");
+        let mut path = vec![1_f64];
+        for (t, record) in trace.updates.iter().enumerate() {
+            let rate = 0.01 * 0.5_f64.powi(i32::try_from(t / 50).expect("a few"));
+            let read = usize::try_from(record.update.read.0).expect("a few updates");
+            path.push(path[t] - rate * path[read]);
+        }
+        let (by_hand, simulated) = (path[200], f64::from(model.weights().conv[0]));
+        // A few single-precision roundings in each of 200 updates.
+        assert!((by_hand - simulated).abs() < 600.0 * f64::from(f32::EPSILON), "{machines}");
+    }
+}
+
+/// case-30 (tensorflow): with backups an update that can no longer be made up, because machines have
+/// left, ends the run with the reason instead of hanging.
+#[test]
+fn an_update_that_lacks_machines_for_good_ends_the_run_with_the_reason() {
+    let kind = BackupWorkers { backups: 4, late: Late::Cancel, dropped: Dropped::Lost };
+    let mut scenario = scenario(StrategySpec::BackupWorkers(kind), 64, 0.01);
+    scenario.roster.mini_batch = 120;
+    let leaves =
+        |machine| Churn { machine: MachineId(machine), turn: Turn::Leaves, when: When::Update(10) };
+    for (leaving, updates) in [(4, 600), (27, 11)] {
+        scenario.disruptions.churn = (0..leaving).map(leaves).collect();
+        let trace = run(&scenario, None, &mut Unmonitored).expect("possible").0;
+        assert_eq!(trace.updates.len(), updates, "{leaving} leave");
+        let reason = trace.stalled.map(|blocked| blocked[0].waits_for.clone());
+        let expected = "23 more gradients; 37 of 64 machines are left".to_owned();
+        assert_eq!(reason, (leaving == 27).then_some(expected));
+    }
+}
+
+/// case-35 (FedScale): nobody acts on what is not there yet. Whatever machines do from an instant on,
+/// all that happens before it is the same.
+#[test]
+fn no_strategy_knows_of_what_is_to_come() {
+    for strategy in StrategySpec::typical() {
+        let mut calm = scenario(strategy, 4, 0.01);
+        calm.roster.mini_batch = 60;
+        calm.updates = 60;
+        let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };
+        let machine = |forward| MachineTimes {
+            forward: affine(forward),
+            backward: affine(0.0),
+            fc: affine(0.0),
+            law: ServiceLaw::Exponential,
+        };
+        calm.timing = Timing::Phases(PhaseTimes {
+            machines: [0.01, 0.012, 0.02, 0.03].map(machine).into(),
+            fc: affine(0.0),
+            fc_law: ServiceLaw::Constant,
+            network: None,
+            update: SimDuration::ZERO,
+        });
+        let told = |scenario: &Scenario| {
+            let mut scribe = Scribe::default();
+            run(scenario, None, &mut scribe).expect("possible");
+            scribe.0
+        };
+        let usual = told(&calm);
+        let from = usual[usual.len() / 2];
+        let mut slow = calm.clone();
+        slow.disruptions.stragglers = (0..4)
+            .map(|machine| Straggler {
+                machine: MachineId(machine),
+                factor: 3.0,
+                spell: Spell::Between { from, until: from + SimDuration::from_millis(1_000_000) },
+            })
+            .collect();
+        let slowed = told(&slow);
+        let before = usual.iter().filter(|time| **time < from).count();
+        assert!(before > 20 && usual[..before] == slowed[..before], "{strategy}");
+        assert_ne!(usual, slowed, "{strategy}");
+    }
 }

@@ -9,9 +9,9 @@ use rand::RngExt;
 
 use super::witness::RunEnd;
 use crate::ids::MachineId;
-use crate::parameters::Gradient;
-use crate::protocol::{Blocked, Cycle, Event, FcPlacement, Roster, Share};
+use crate::protocol::{Blocked, Cycle, Event, Roster, Share, StrategySpec};
 use crate::rng::{Seed, Stream, stream_at};
+use crate::trace::UpdateRecord;
 use crate::units::{SimDuration, SimTime};
 
 /// What goes wrong in a run, and when.
@@ -116,7 +116,8 @@ pub enum Tail {
     Drop,
     /// A machine without data takes part with a gradient of zeros, and with what it has in the cycle
     /// in which its data ends: a gradient is the sum of b_i/B·(a_i/b_i)·g_i over a_i ≤ b_i examples,
-    /// so that the divisor is the planned B and every example counts 1/B.
+    /// so that the divisor is the planned B and every example counts 1/B. So it is on a merged FC
+    /// server too: activations that it does not get count as zeros in its gradient.
     Zeros,
 }
 
@@ -125,9 +126,6 @@ impl UnevenData {
         let (given, machines) = (self.examples.len(), roster.conv_machines);
         if given != machines as usize {
             return Err(DisruptionError::Lengths { given, machines });
-        }
-        if self.tail == Tail::Zeros && roster.fc == FcPlacement::Merged {
-            return Err(DisruptionError::MergedZeros);
         }
         for (machine, examples) in roster.machine_ids().zip(self.examples.iter().copied()) {
             let share = roster.share_of(machine).size;
@@ -216,9 +214,14 @@ pub enum DisruptionError {
         /// Its share of a mini-batch.
         share: u32,
     },
-    /// Zeros for machines whose gradient is made in two places.
-    #[error("a machine without data cannot take part with a merged FC server; drop the tail")]
-    MergedZeros,
+    /// Machines that have no data of their own.
+    #[error("`uneven_data` means nothing under `{strategy}`: {reason}; use another strategy")]
+    PooledData {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// Why not.
+        reason: &'static str,
+    },
 }
 
 impl Disruptions {
@@ -336,6 +339,30 @@ impl Disruptions {
         self
     }
 
+    /// Checks that all of it is possible under a strategy.
+    ///
+    /// # Errors
+    /// [`DisruptionError::PooledData`].
+    pub fn check_under(&self, strategy: StrategySpec) -> Result<(), DisruptionError> {
+        let reason = match strategy {
+            StrategySpec::GradientCoding(_) => {
+                "several machines compute each partition, so all of them must have its examples"
+            }
+            StrategySpec::Hogbatch(_) => {
+                "sizes of mini-batches follow the speeds of machines, so their data would be through \
+                 at times that no two runs share"
+            }
+            StrategySpec::AdaptiveElastic(_) => {
+                "each mini-batch goes to whoever is free, so any machine must have its examples"
+            }
+            _ => return Ok(()),
+        };
+        if self.uneven_data.is_none() {
+            return Ok(());
+        }
+        Err(DisruptionError::PooledData { strategy: strategy.card().name, reason })
+    }
+
     /// A stall as a result, where machines come or go, so that a run may come to a halt without
     /// anybody's mistake. It names at least one who waits.
     pub fn stall(&self, mut blocked: Vec<Blocked>) -> Option<RunEnd> {
@@ -404,8 +431,8 @@ impl Slowness {
 pub struct Fate {
     plan: Disruptions,
     roster: Roster,
-    /// When the run began, or was resumed, and after how many updates.
-    from: (SimTime, u64),
+    /// Which entries of the plan's churn the strategy has been told of.
+    told: Vec<bool>,
     /// Intervals in which the servers are down.
     down: Vec<(SimTime, SimTime)>,
 }
@@ -422,45 +449,63 @@ pub struct Portion {
 }
 
 impl Fate {
-    /// What is to come of a plan for a run that begins at a time with a number of updates done.
-    pub fn new(plan: &Disruptions, roster: Roster, began: SimTime, updates: u64) -> Self {
+    /// A plan for a run that begins.
+    pub fn new(plan: &Disruptions, roster: Roster) -> Self {
         let timed = plan.outages.iter().filter_map(|outage| match outage.when {
             When::Time(from) => Some((from, from + outage.downtime)),
             When::Update(_) => None,
         });
-        Fate { down: timed.collect(), plan: plan.clone(), roster, from: (began, updates) }
+        let told = vec![false; plan.churn.len()];
+        Fate { down: timed.collect(), told, plan: plan.clone(), roster }
     }
 
-    fn has_happened(&self, when: When) -> bool {
-        let (began, updates) = self.from;
-        match when {
-            When::Time(time) => began > SimTime::ZERO && time <= began,
-            When::Update(update) => update > 0 && update <= updates,
+    /// What is left of a plan for a run that goes on after these events and updates; returns what
+    /// was due by then and not told.
+    pub fn go_on(&mut self, events: &[(SimTime, Event)], updates: &[UpdateRecord]) -> Vec<Event> {
+        let absent = self.roster.machine_ids().filter(|id| self.begins_absent(*id)).count();
+        for (_, event) in events.iter().skip(absent) {
+            let of_event = |churn: &Churn| churn.event() == *event;
+            let mut entries = self.plan.churn.iter().zip(&mut self.told);
+            if let Some((_, told)) = entries.find(|(churn, told)| !**told && of_event(churn)) {
+                *told = true;
+            }
         }
+        let done = updates.len() as u64;
+        let at = |update: u64| {
+            let index = usize::try_from(update).ok()?.checked_sub(1)?;
+            updates.get(index).map(|record| record.time)
+        };
+        let down = self.plan.outages.iter().filter_map(|outage| match outage.when {
+            When::Update(update) => at(update).map(|from| (from, from + outage.downtime)),
+            When::Time(_) => None,
+        });
+        self.down.extend(down);
+        let due = |churn: &Churn| matches!(churn.when, When::Update(update) if update <= done);
+        let untold = self.plan.churn.iter().zip(&self.told).filter(|(_, told)| !**told);
+        untold.filter(|(churn, _)| due(churn)).map(|(churn, _)| churn.event()).collect()
     }
 
     /// What the strategy is told at the beginning: who is not there, then who is.
     pub fn beginning(&self) -> Vec<Event> {
-        let is_absent = |machine: &MachineId| {
-            let mut own = self.plan.churn.iter().filter(|churn| churn.machine == *machine);
-            let begins_absent = own.clone().next().is_some_and(|first| first.turn == Turn::Joins);
-            let happened = own.rfind(|churn| self.has_happened(churn.when));
-            happened.map_or(begins_absent, |last| last.turn != Turn::Joins)
-        };
         let (absent, there): (Vec<MachineId>, Vec<MachineId>) =
-            self.roster.machine_ids().partition(is_absent);
+            self.roster.machine_ids().partition(|machine| self.begins_absent(*machine));
         let absent = absent.into_iter().map(|machine| Event::Leaving { machine });
         absent.chain(there.into_iter().map(|machine| Event::Started { machine })).collect()
     }
 
-    /// What happens at fixed times.
+    fn begins_absent(&self, machine: MachineId) -> bool {
+        let first = self.plan.churn.iter().find(|churn| churn.machine == machine);
+        first.is_some_and(|first| first.turn == Turn::Joins)
+    }
+
+    /// What is still to happen at fixed times.
     pub fn timed(&self) -> Vec<(SimTime, Event)> {
-        let to_come = self.plan.churn.iter().filter(|churn| !self.has_happened(churn.when));
+        let to_come = self.plan.churn.iter().zip(&self.told).filter(|(_, told)| !**told);
         let timed = |churn: &Churn| match churn.when {
             When::Time(time) => Some((time, churn.event())),
             When::Update(_) => None,
         };
-        to_come.filter_map(timed).collect()
+        to_come.filter_map(|(churn, _)| timed(churn)).collect()
     }
 
     /// What happens right after an update, which is now.
@@ -491,12 +536,12 @@ impl Fate {
 
 impl Portion {
     /// Makes the mean gradient over the examples that were there the one in which zeros stand for
-    /// those that were not.
+    /// those that were not; a part of a gradient is as good as the whole.
     #[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
-    pub fn dilute(&self, gradient: &mut Gradient) {
+    pub fn dilute(&self, gradient: &mut [f32]) {
         if self.lacking > 0 {
             let factor = self.had.size as f32 / (self.had.size + self.lacking) as f32;
-            gradient.conv.iter_mut().chain(&mut gradient.fc).for_each(|entry| *entry *= factor);
+            gradient.iter_mut().for_each(|entry| *entry *= factor);
         }
     }
 }

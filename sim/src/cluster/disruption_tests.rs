@@ -7,8 +7,8 @@ use crate::hardware::ServiceLaw;
 use crate::ids::{GroupId, MachineId};
 use crate::objective::{NoisyQuadratic, Objective};
 use crate::protocol::{
-    BackupWorkers, Event, FcPlacement, GradientCoding, Late, LocalSgd, ModelServer, Roster,
-    Schedule, Ssp, StrategySpec, UpdateRule,
+    Adsp, BackupWorkers, Dropped, Event, FcPlacement, GradientCoding, Late, LocalSgd, ModelServer,
+    Roster, Schedule, Ssp, StrategySpec, Subnets, UpdateRule,
 };
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
@@ -65,6 +65,17 @@ impl Monitor for Scribe {
     }
     fn event(&mut self, time: SimTime, event: Event) {
         self.0.push((time, event));
+    }
+}
+
+/// Stops after a number of evaluations.
+struct Until(u32);
+
+impl Monitor for Until {
+    fn evaluated(&mut self, _: &CurvePoint) -> std::ops::ControlFlow<()> {
+        let Some(left) = self.0.checked_sub(1) else { return std::ops::ControlFlow::Break(()) };
+        self.0 = left;
+        std::ops::ControlFlow::Continue(())
     }
 }
 
@@ -151,6 +162,18 @@ fn any_disruptions(machines: u32) -> impl Strategy<Value = Disruptions> {
         })
 }
 
+/// Every strategy with its typical knobs, and what they leave out.
+fn every_kind() -> Vec<StrategySpec> {
+    let (backups, late, dropped) = (1, Late::Finish, Dropped::Requeued);
+    let others = [
+        StrategySpec::BackupWorkers(BackupWorkers { backups, late, dropped }),
+        StrategySpec::Subnets(Subnets { subnets: 5, steps: 2 }),
+        StrategySpec::Subnets(Subnets { subnets: 2, steps: 1 }),
+        StrategySpec::Adsp(Adsp { commit_interval_ms: 40.0, trial_ms: 90.0 }),
+    ];
+    StrategySpec::typical().into_iter().chain(others).collect()
+}
+
 prop_compose! {
     /// Any strategy on any small cluster, with or without links, and anything going wrong.
     fn any_scenario()(
@@ -165,7 +188,7 @@ prop_compose! {
         link in prop::option::of((0_u64..2000, 1e5_f64..1e9)),
         is_merged in any::<bool>(),
     ) -> Scenario {
-        let all = StrategySpec::typical();
+        let all = every_kind();
         let mut times = phases(&means, &law);
         times.network = link.map(|(latency_us, rate)| NetworkTimes::through_one_server(
             crate::hardware::Link {
@@ -181,7 +204,7 @@ prop_compose! {
         if is_merged {
             scenario.roster.fc = FcPlacement::Merged;
         }
-        if crate::protocol::strategy(scenario.strategy, scenario.roster, None).is_err() {
+        if crate::protocol::strategy(scenario.strategy, scenario.roster).is_err() {
             scenario.roster.fc = FcPlacement::Replicated;
         }
         Scenario { seed: Seed(seed), disruptions: plan, ..scenario }
@@ -189,7 +212,7 @@ prop_compose! {
 }
 
 fn is_possible(scenario: &Scenario) -> bool {
-    crate::protocol::strategy(scenario.strategy, scenario.roster, None).is_ok()
+    crate::protocol::strategy(scenario.strategy, scenario.roster).is_ok()
 }
 
 proptest! {
@@ -230,13 +253,35 @@ proptest! {
         let mut objective = objective(&scenario);
         let start = objective.initial();
         let learning = Learning { objective: &mut objective, start };
-        let record = Record { from: None, events };
+        let record = Record { events };
         let (again, same) =
-            replay(&scenario, &[record], Some(learning), &mut Unmonitored).expect("it happened");
+            replay(&scenario, &record, Some(learning), &mut Unmonitored).expect("it happened");
         prop_assert_eq!(&again.updates, &trace.updates);
         prop_assert_eq!(&again.fc_updates, &trace.fc_updates);
         prop_assert_eq!(again.examples.dropped, trace.examples.dropped);
         prop_assert_eq!(&same.weights().conv, &model.weights().conv);
+    }
+
+    /// A run that is stopped anywhere, kept, and goes on is the uninterrupted one, byte for byte:
+    /// measured speeds, grants, sums, velocities and all that is on its way included.
+    #[test]
+    fn a_run_that_was_stopped_and_goes_on_is_the_uninterrupted_one_byte_for_byte(
+        scenario in any_scenario(), evaluations in 0_u32..30,
+    ) {
+        prop_assume!(is_possible(&scenario));
+        let scenario = Scenario { evaluate_every: 3, ..scenario };
+        let (trace, model, _) = learn(&scenario);
+        let go_on = |from: Option<Checkpoint>, monitor: &mut dyn Monitor| {
+            let mut objective = objective(&scenario);
+            let start = objective.initial();
+            let learning = Some(Learning { objective: &mut objective, start });
+            run_on(&scenario, learning, from, monitor).expect("possible")
+        };
+        let stopped = go_on(None, &mut Until(evaluations));
+        let resumed = go_on(stopped.checkpoint, &mut Unmonitored);
+        // As text: a loss that is no number equals itself.
+        prop_assert_eq!(format!("{:?}", resumed.trace), format!("{trace:?}"));
+        prop_assert_eq!(resumed.model.contents(), model.contents());
     }
 
     /// What never happens changes nothing.
@@ -303,29 +348,39 @@ proptest! {
         );
     }
 
-    /// What is left of a plan says the same of who is there as the plan does to a run that is resumed.
+    /// What is left of a plan begins with the machines that are there by then, and nothing else is
+    /// still to come than in the plan.
     #[test]
-    fn what_is_left_of_a_plan_begins_with_the_machines_that_a_resumed_run_has(
+    fn what_is_left_of_a_plan_begins_with_the_machines_that_are_there_by_then(
         plan in any_disruptions(4), at in 0.0_f64..0.7, updates in 0_u64..60,
     ) {
         let roster =
             Roster { conv_machines: 4, groups: 4, fc: FcPlacement::Merged, mini_batch: BATCH };
         let span = seconds(at) - SimTime::ZERO;
-        let resumed = super::disruption::Fate::new(&plan, roster, seconds(at), updates);
-        let left = plan.after(span, updates);
-        let anew = super::disruption::Fate::new(&left, roster, SimTime::ZERO, 0);
-        prop_assert_eq!(resumed.beginning(), anew.beginning());
-        let absent = |machine: &MachineId| Event::Leaving { machine: *machine };
-        let told: Vec<Event> = left.absent().iter().map(absent).collect();
-        prop_assert_eq!(&anew.beginning()[..told.len()], &told[..]);
-        let to_come = |(time, event): (SimTime, Event)| (time - SimTime::ZERO + span, event);
-        let timed: Vec<_> = anew.timed().into_iter().map(to_come).collect();
-        let before: Vec<_> = resumed
-            .timed()
-            .into_iter()
-            .map(|(time, event)| (time - SimTime::ZERO, event))
-            .collect();
-        prop_assert!(timed.iter().all(|entry| before.contains(entry)), "{timed:?} {before:?}");
+        let is_over = |when: When| match when {
+            When::Time(time) => span > SimDuration::ZERO && time <= SimTime::ZERO + span,
+            When::Update(update) => update <= updates,
+        };
+        let is_absent = |machine: &MachineId| {
+            let own = || plan.churn.iter().filter(|churn| churn.machine == *machine);
+            let last = own().rfind(|churn| is_over(churn.when));
+            match last.or(own().next()) {
+                Some(churn) => (churn.turn == Turn::Joins) != last.is_some(),
+                None => false,
+            }
+        };
+        let (absent, there): (Vec<MachineId>, Vec<MachineId>) =
+            roster.machine_ids().partition(is_absent);
+        let absent = absent.into_iter().map(|machine| Event::Leaving { machine });
+        let expected: Vec<Event> =
+            absent.chain(there.into_iter().map(|machine| Event::Started { machine })).collect();
+        let anew = super::disruption::Fate::new(&plan.after(span, updates), roster);
+        prop_assert_eq!(anew.beginning(), expected);
+        let whole = super::disruption::Fate::new(&plan, roster).timed();
+        for (time, event) in anew.timed() {
+            prop_assert!(!is_over(When::Time(time + span)));
+            prop_assert!(whole.contains(&(time + span, event)), "{time:?} {event:?}");
+        }
     }
 
     /// O1 with machines that come and go: an update ages the gradient of every other machine that
@@ -378,16 +433,19 @@ proptest! {
         prop_assert_eq!(staleness, expected);
     }
 
-    /// Uneven data: whatever machines lack, the examples behind a pass are those that they have.
+    /// case-31 (horovod, pytorch), joining with zeros: whatever machines lack, the examples behind a pass are those that they have.
     #[test]
     fn zeros_stand_for_exactly_the_examples_that_machines_do_not_have(
         examples in prop::collection::vec(20_u64..200, 2..6), passes in 1_u64..4,
-        law in any_law(),
+        law in any_law(), is_merged in any::<bool>(),
     ) {
         let machines = examples.len();
         let means = vec![0.02; machines];
         let mut scenario = on(StrategySpec::Sync, 1, phases(&means, &law));
         scenario.roster.mini_batch = u32::try_from(10 * machines).expect("a few machines");
+        if is_merged {
+            scenario.roster.fc = FcPlacement::Merged;
+        }
         let uneven = UnevenData { examples: examples.clone(), tail: Tail::Zeros };
         scenario.updates = passes * uneven.cycles(&scenario.roster);
         scenario.disruptions.uneven_data = Some(uneven);
@@ -397,6 +455,7 @@ proptest! {
         prop_assert!(model.weights().conv.iter().all(|weight| weight.is_finite()));
     }
 
+    /// case-31 (horovod, pytorch), dropping the tail: nobody has a mini-batch more than the others.
     #[test]
     fn a_dropped_tail_is_what_the_poorest_machine_has_no_counterpart_to(
         examples in prop::collection::vec(20_u64..200, 2..6), passes in 1_u64..4,
@@ -445,6 +504,33 @@ fn with_zeros_the_sum_of_weights_is_the_number_of_examples_over_the_mini_batch()
     assert_eq!(trace.examples.lacking, 7);
 }
 
+/// Where any machine may be given any example, how many each has means nothing.
+#[test]
+fn uneven_data_is_refused_with_the_reason_where_machines_have_no_data_of_their_own() {
+    let mut refused = Vec::new();
+    for strategy in StrategySpec::typical() {
+        let mut scenario = on(strategy, 3, phases(&[0.01; 3], &ServiceLaw::Constant));
+        for tail in [Tail::Drop, Tail::Zeros] {
+            scenario.disruptions.uneven_data =
+                Some(UnevenData { examples: vec![70, 95, 200], tail });
+            match run(&scenario, None, &mut Unmonitored) {
+                Ok((trace, _)) => assert_eq!(trace.updates.len(), 60, "{strategy}"),
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+    }
+    refused.dedup();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    for (message, reason) in refused.iter().zip([
+        "several machines compute each partition",
+        "whoever is free",
+        "sizes of mini-batches follow the speeds",
+    ]) {
+        assert!(message.contains("`uneven_data` means nothing under `"), "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
 fn losing(strategy: StrategySpec, machines: usize, lost: u32) -> Trace {
     let mut scenario = on(strategy, 1, phases(&vec![0.02; machines], &ServiceLaw::Exponential));
     scenario.disruptions.churn =
@@ -454,7 +540,7 @@ fn losing(strategy: StrategySpec, machines: usize, lost: u32) -> Trace {
 
 #[test]
 fn backup_workers_and_gradient_coding_bear_the_loss_of_as_many_machines_as_are_redundant() {
-    let backups = BackupWorkers { backups: 2, late: Late::Cancel };
+    let backups = BackupWorkers { backups: 2, late: Late::Cancel, dropped: Dropped::Lost };
     let coding = GradientCoding {
         stragglers: 2,
         partitions: 5,
@@ -476,7 +562,7 @@ fn backup_workers_and_gradient_coding_bear_the_loss_of_as_many_machines_as_are_r
 
 #[test]
 fn a_machine_that_joins_ends_a_stall() {
-    let backups = BackupWorkers { backups: 1, late: Late::Finish };
+    let backups = BackupWorkers { backups: 1, late: Late::Finish, dropped: Dropped::Lost };
     let strategy = StrategySpec::BackupWorkers(backups);
     let mut scenario = on(strategy, 1, phases(&[0.02; 4], &ServiceLaw::Constant));
     scenario.disruptions.churn = vec![
@@ -612,4 +698,19 @@ fn what_cannot_go_wrong_is_refused_with_the_machine_and_the_value() {
         let message = refuse(plan.clone()).expect("refused");
         assert!(message.contains(expected), "{plan:?}: {message}");
     }
+}
+
+#[test]
+fn a_run_does_not_go_on_where_another_was_stopped() {
+    let scenario = on(StrategySpec::Async, 3, phases(&[0.02; 3], &ServiceLaw::Exponential));
+    let go_on = |scenario: &Scenario, from, monitor: &mut dyn Monitor| {
+        let mut objective = objective(scenario);
+        let start = objective.initial();
+        run_on(scenario, Some(Learning { objective: &mut objective, start }), from, monitor)
+    };
+    let stopped = go_on(&scenario, None, &mut Until(1)).expect("possible");
+    let other = Scenario { seed: Seed(2), ..scenario };
+    let refused = go_on(&other, stopped.checkpoint, &mut Unmonitored).map(|ended| ended.trace);
+    let message = refused.expect_err("another seed has other times").to_string();
+    assert!(message.contains("is not of this configuration: its event"), "{message}");
 }

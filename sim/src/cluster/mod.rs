@@ -1,5 +1,6 @@
 //! A whole run on the virtual clock: hardware, protocol and objective on the event engine.
 
+mod checkpoint;
 mod disruption;
 mod fair_link;
 mod momentum;
@@ -7,20 +8,21 @@ mod run;
 mod timing;
 mod witness;
 
+pub use checkpoint::Checkpoint;
 pub use disruption::{
     Churn, DisruptionError, Disruptions, Fate, Outage, Portion, Slowness, Spell, Straggler, Tail,
     Turn, UnevenData, When,
 };
 pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
-    Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
-    message_after, message_sizes, replay, run, run_in_motion, run_strategy,
+    Ended, Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
+    message_after, message_sizes, replay, run, run_in_motion, run_on, run_strategy,
 };
 pub use timing::{
-    Affine, Clockwork, Crossing, Layers, Letter, MachineTimes, NetworkTimes, Passage, PhaseTimes,
-    Route, SlowGroups, Timing, TimingError,
+    Affine, Clockwork, Crossing, LayerTimes, Letter, MachineTimes, NetworkTimes, Passage,
+    PhaseTimes, Route, SlowGroups, Timing, TimingError,
 };
-pub use witness::{RunEnd, Witness, Work};
+pub use witness::{RunEnd, Witness};
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,17 @@
 
 use std::num::NonZeroU32;
 
+use proptest::prelude::*;
+
 use super::*;
-use crate::hardware::{Link, Network, ParameterExchange, Placement, ServiceLaw, Sharing};
-use crate::protocol::{FcPlacement, LocalSgd, Roster, Schedule, StrategySpec, UpdateRule};
+use crate::hardware::{Link, Network, Overlap, ParameterExchange, Placement, ServiceLaw, Sharing};
+use crate::protocol::{
+    AsyncPerKey, FcPlacement, LocalSgd, Roster, Schedule, StrategySpec, UpdateRule,
+};
 use crate::rng::Seed;
 use crate::trace::Trace;
-use crate::units::{Bytes, BytesPerSecond, SimDuration};
+use crate::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
+use crate::workload::Phase;
 
 const COMPUTE_S: f64 = 0.01;
 const LATENCY_S: f64 = 0.0005;
@@ -118,11 +123,12 @@ fn shards_divide_what_every_message_keeps_a_servers_link_busy() {
 fn a_compressed_gradient_shortens_the_push_and_not_the_pull() {
     let exchange = ParameterExchange::Servers { shards: NonZeroU32::MIN };
     for machines in MACHINES {
-        let compressed = NetworkTimes { gradient: Bytes(250_000), ..network(exchange, 1_000_000) };
+        let compressed =
+            || NetworkTimes { gradient: Bytes(250_000), ..network(exchange, 1_000_000) };
         let pulls = f64::from(machines) * seconds(1e6);
         let expected = COMPUTE_S + 2.0 * LATENCY_S + pulls + seconds(0.25e6);
-        assert_near(time_per_update(machines, compressed), expected, machines + 1);
-        let traffic = trace(StrategySpec::Sync, machines, compressed).traffic;
+        assert_near(time_per_update(machines, compressed()), expected, machines + 1);
+        let traffic = trace(StrategySpec::Sync, machines, compressed()).traffic;
         // Seven models and six gradients a machine; the last models may not have left.
         let gradients = u64::from(machines) * 6 * 250_000;
         assert_eq!((traffic.sent.0 - gradients) % 1_000_000, 0);
@@ -226,7 +232,7 @@ fn every_message_costs_its_overhead() {
 /// The largest layer alone on one server, the two others on the second: the busiest server counts.
 #[test]
 fn layers_on_servers_take_as_long_as_those_of_the_busiest_server() {
-    let layers = [200_000, 600_000, 100_000].map(Bytes);
+    let layers = equal_work(&[200_000, 600_000, 100_000]);
     let link = network(ONE_SERVER, 0).link;
     let shards = NonZeroU32::new(2).expect("two");
     let placed = Network {
@@ -236,11 +242,169 @@ fn layers_on_servers_take_as_long_as_those_of_the_busiest_server() {
         ..Network::plain(link)
     };
     let times = NetworkTimes::over(&placed, &layers, Bytes(0));
-    assert_eq!(times.layers, Some(Layers { most_bytes: Bytes(600_000), most_layers: 2 }));
     for machines in MACHINES {
         let expected =
             COMPUTE_S + 2.0 * LATENCY_S + f64::from(machines) * seconds(6e5) + seconds(3e5);
-        assert_near(time_per_update(machines, times), expected, machines + 1);
+        assert_near(time_per_update(machines, times.clone()), expected, machines + 1);
+    }
+}
+
+/// Layers of given sizes on which a machine works equally long.
+fn equal_work(bytes: &[u64]) -> Vec<LayerTimes> {
+    let part = 1.0 / f64::from(u32::try_from(bytes.len()).expect("a few layers"));
+    let layer = |bytes: &u64| LayerTimes {
+        bytes: Bytes(*bytes),
+        phase: Phase::Conv,
+        forward: part,
+        backward: part,
+    };
+    bytes.iter().map(layer).collect()
+}
+
+fn placed_network(servers: u32, overlap: Overlap) -> Network {
+    let shards = NonZeroU32::new(servers).expect("a server");
+    Network {
+        exchange: ParameterExchange::Servers { shards },
+        placement: Placement::PerLayer,
+        overlap,
+        ..Network::plain(network(ONE_SERVER, 0).link)
+    }
+}
+
+/// Many machines keep the busiest server busy all the time, and every update moves each of its keys
+/// once in either direction: time per update in the end.
+fn saturated(layers: &[u64], keys: u32, servers: u32) -> f64 {
+    let times =
+        NetworkTimes::over(&placed_network(servers, Overlap::None), &equal_work(layers), Bytes(0));
+    let strategy = StrategySpec::AsyncPerKey(AsyncPerKey { keys });
+    let scenario = Scenario { updates: 1000, ..scenario(strategy, 64, times) };
+    let trace = run(&scenario, None, &mut Unmonitored).expect("possible").0;
+    trace.time_per_update_s().expect("many updates")
+}
+
+#[test]
+fn the_busiest_server_bounds_the_time_of_keys() {
+    for (servers, keys_of_busiest) in [(1, 6.0), (2, 3.0), (3, 2.0), (4, 2.0), (6, 1.0), (9, 1.0)] {
+        let measured = saturated(&[300_000; 6], 6, servers);
+        let expected = keys_of_busiest * seconds(3e5);
+        assert!((measured / expected - 1.0).abs() < 0.02, "{servers}: {measured} {expected}");
+    }
+    // A large layer is a key by itself, however the others are shared out; two keys of the same
+    // layers are the large one and the rest.
+    for (keys, servers) in [(3, 2), (3, 3), (2, 2)] {
+        let measured = saturated(&[200_000, 600_000, 100_000], keys, servers);
+        let expected = seconds(6e5);
+        assert!((measured / expected - 1.0).abs() < 0.02, "{keys}: {measured} {expected}");
+    }
+    // More keys than layers cut the largest ones.
+    let measured = saturated(&[200_000, 600_000, 100_000], 6, 3);
+    let expected = seconds(3e5);
+    assert!((measured / expected - 1.0).abs() < 0.02, "{measured} {expected}");
+}
+
+/// The time of a cycle of one machine whose layers overlap, by hand: each layer comes after the one
+/// before and its parameters; each gradient is sent once it is there and the one after it has gone.
+fn overlapped(layers: &[LayerTimes], servers: u32) -> f64 {
+    let sizes: Vec<u64> = layers.iter().map(|layer| layer.bytes.0).collect();
+    let server_of = crate::protocol::placed(&sizes, servers);
+    #[expect(clippy::cast_precision_loss, reason = "small sizes")]
+    let busy = |layer: usize| seconds(sizes[layer] as f64);
+    let phase_s = COMPUTE_S / 2.0;
+    let mut free = vec![0.0; servers as usize];
+    let mut forward: f64 = 0.0;
+    for (index, layer) in layers.iter().enumerate() {
+        let link: &mut f64 = &mut free[server_of[index]];
+        *link += busy(index);
+        forward = forward.max(*link + LATENCY_S) + phase_s * layer.forward;
+    }
+    let (mut free, mut backward, mut end) = (vec![0.0; servers as usize], forward, 0.0);
+    for (index, layer) in layers.iter().enumerate().rev() {
+        backward += phase_s * layer.backward;
+        let link: &mut f64 = &mut free[server_of[index]];
+        *link = link.max(backward) + busy(index);
+        end = f64::max(end, *link + LATENCY_S);
+    }
+    end
+}
+
+fn two_phases(mut scenario: Scenario) -> Scenario {
+    let Timing::Phases(times) = &mut scenario.timing else { unreachable!("as set up") };
+    for machine in &mut times.machines {
+        machine.forward.fixed_s = COMPUTE_S / 2.0;
+        machine.backward.fixed_s = COMPUTE_S / 2.0;
+    }
+    scenario
+}
+
+fn overlapped_time(strategy: StrategySpec, machines: u32, times: NetworkTimes) -> f64 {
+    let scenario = two_phases(scenario(strategy, machines, times));
+    let trace = run(&scenario, None, &mut Unmonitored).expect("possible").0;
+    let makespan = trace.makespan - SimTime::ZERO;
+    for usage in &trace.machines {
+        assert_eq!(usage.busy + usage.communicating + usage.waiting, makespan);
+    }
+    assert_eq!(trace.traffic.sent, trace.traffic.received + trace.traffic.in_flight);
+    trace.time_per_update_s().expect("several updates")
+}
+
+/// In both regimes: where links are slower than layers, all that is computed beside them is one
+/// layer each way; where they are faster, all that is sent beside computing is one layer each way.
+#[test]
+fn layers_that_overlap_hide_all_but_one_layer_of_the_faster_of_computing_and_sending() {
+    let n = 10_u32;
+    let one_layer = COMPUTE_S / f64::from(2 * n);
+    for bytes in [200_000_u64, 1_000] {
+        let layers = equal_work(&vec![bytes; n as usize]);
+        let times = NetworkTimes::over(&placed_network(1, Overlap::PerLayer), &layers, Bytes(0));
+        #[expect(clippy::cast_precision_loss, reason = "small sizes")]
+        let sends = seconds(bytes as f64);
+        let slower = f64::from(2 * n) * sends.max(one_layer);
+        let expected = 2.0 * LATENCY_S + slower + 2.0 * sends.min(one_layer);
+        assert!((overlapped(&layers, 1) - expected).abs() < 1e-12);
+        assert_near(overlapped_time(StrategySpec::Sync, 1, times), expected, 60);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_cycle_whose_layers_overlap_takes_as_long_as_by_hand(
+        bytes in prop::collection::vec(0_u64..400_000, 1..8), servers in 1_u32..4,
+    ) {
+        let layers = equal_work(&bytes);
+        let times = NetworkTimes::over(&placed_network(servers, Overlap::PerLayer), &layers, Bytes(0));
+        for strategy in [StrategySpec::Sync, StrategySpec::Async] {
+            let measured = overlapped_time(strategy, 1, times.clone());
+            let expected = overlapped(&layers, servers);
+            // A handful of roundings to nanoseconds for each layer.
+            prop_assert!((measured - expected).abs() < 1e-7, "{measured} {expected}");
+        }
+    }
+
+    /// Overlapping never costs time, and hides neither all of computing nor all of sending.
+    #[test]
+    fn overlapping_is_no_slower_than_waiting_and_no_faster_than_its_slower_half(
+        bytes in prop::collection::vec(0_u64..400_000, 1..6), servers in 1_u32..4,
+        machines in 1_u32..6,
+    ) {
+        let layers = equal_work(&bytes);
+        let time = |overlap| {
+            let network = placed_network(servers, overlap);
+            overlapped_time(StrategySpec::Sync, machines, NetworkTimes::over(&network, &layers, Bytes(0)))
+        };
+        let (waiting, overlapped) = (time(Overlap::None), time(Overlap::PerLayer));
+        // On a link for each message a machine's first layers may go before another's last.
+        let slack = 1e-7;
+        prop_assert!(overlapped <= waiting + slack, "{overlapped} {waiting}");
+        prop_assert!(overlapped + slack >= COMPUTE_S, "{overlapped}");
+        let sizes: Vec<u64> = bytes.clone();
+        let mut held = vec![0; servers as usize];
+        for (size, server) in sizes.iter().zip(crate::protocol::placed(&sizes, servers)) {
+            held[server] += size;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "small sizes")]
+        let busiest = seconds(*held.iter().max().expect("a server") as f64);
+        let sends = f64::from(machines) * busiest;
+        prop_assert!(overlapped + slack >= sends, "{overlapped} {sends}");
     }
 }
 

@@ -6,16 +6,17 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint::Checkpoint;
 use super::disruption::{DisruptionError, Disruptions, Fate};
 use super::timing::{Clockwork, Crossing, Letter, Passage, Route, Timing, TimingError};
-use super::witness::{RunEnd, Witness, Work};
+use super::witness::{RunEnd, Witness};
 use crate::engine::{Engine, EngineError};
 use crate::ids::MachineId;
 use crate::objective::{Gradient, InitialModel, Objective, Parameters};
 use crate::protocol::{
-    Action, Application, Block, Blocked, Cutter, Cycle, Event, FcPlacement, ModelPart, ModelServer,
-    ModelSnapshot, Parcel, Progress, ProtocolError, Replicas, Roster, Schedule, Share, Stage,
-    Strategy, StrategySpec, UpdateRule, strategy,
+    Action, Application, Block, Blocked, Cutter, Cycle, Event, FcPlacement, Loss, ModelPart,
+    ModelServer, ModelSnapshot, Parcel, ProtocolError, Replicas, Roster, Schedule, Share, Stage,
+    Strategy, StrategySpec, UpdateRule, Work, strategy,
 };
 use crate::rng::Seed;
 use crate::trace::{Content, CurvePoint, Trace};
@@ -47,6 +48,15 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Checks that what is to go wrong can, with these machines and under this strategy.
+    ///
+    /// # Errors
+    /// [`DisruptionError`] with the first thing that cannot.
+    pub fn check(&self) -> Result<(), DisruptionError> {
+        self.disruptions.check(&self.roster)?;
+        self.disruptions.check_under(self.strategy)
+    }
+
     /// The update rule of an update, counted from 0, with its learning rate as the schedule has it.
     pub fn rule_at(&self, update: u64) -> UpdateRule {
         let learning_rate = self.rule.learning_rate * self.schedule.factor(update);
@@ -62,11 +72,9 @@ pub struct Learning<'a> {
     pub start: InitialModel,
 }
 
-/// Events that happened elsewhere, to be followed under the virtual clock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The events of a run: all that its strategy was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Where the strategy stood before the first event; `None` for the very beginning.
-    pub from: Option<Progress>,
     /// Events in the order in which the strategy was told of them.
     pub events: Vec<(SimTime, Event)>,
 }
@@ -86,6 +94,18 @@ pub enum RunError {
     /// The event queue refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A run that is to go on was another one.
+    #[error(
+        "the interrupted run is not of this configuration: its event {number} was {there}, but here it is {here}"
+    )]
+    Another {
+        /// The event, counted from 1.
+        number: usize,
+        /// What happened in the interrupted run.
+        there: String,
+        /// What happens here.
+        here: String,
+    },
     /// Nothing can happen any more though no machine came or went: a mistake of the strategy. Where
     /// machines do, a stall is a result ([`Trace::stalled`]).
     #[error("the run stalled at {time} after {updates} updates: {}", describe(blocked))]
@@ -138,8 +158,40 @@ pub fn run<'a>(
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
-    let mut strategy = strategy(scenario.strategy, scenario.roster, None)?;
+    let mut strategy = strategy(scenario.strategy, scenario.roster)?;
     run_strategy(&mut *strategy, scenario, learning, monitor)
+}
+
+/// What a run leaves behind that may have been stopped to go on later.
+#[derive(Debug)]
+pub struct Ended {
+    /// What happened.
+    pub trace: Trace,
+    /// The model.
+    pub model: ModelServer,
+    /// Where it goes on, if the monitor has stopped it.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Runs a scenario on the virtual clock from where it was stopped; from the beginning without a
+/// checkpoint.
+///
+/// Events up to the checkpoint happen again, without gradients and evaluations.
+///
+/// # Errors
+/// As for [`run`], and [`RunError::Another`] when other events happen than did before.
+///
+/// # Panics
+/// When the checkpoint is of another model.
+pub fn run_on<'a>(
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    from: Option<Checkpoint>,
+    monitor: &mut dyn Monitor,
+) -> Result<Ended, RunError> {
+    let mut strategy = strategy(scenario.strategy, scenario.roster)?;
+    let from = from.map_or(Origin::Rest, |checkpoint| Origin::Checkpoint(Box::new(checkpoint)));
+    drive(&mut *strategy, scenario, learning, from, monitor)
 }
 
 /// Runs a scenario on the virtual clock with a model that is in motion already: the velocity of
@@ -156,8 +208,11 @@ pub fn run_in_motion<'a>(
     velocity: InitialModel,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
-    let mut strategy = strategy(scenario.strategy, scenario.roster, None)?;
-    drive(&mut *strategy, scenario, Some(learning), Some(velocity), monitor)
+    let mut strategy = strategy(scenario.strategy, scenario.roster)?;
+    let from = Origin::Velocity(velocity);
+    let Ended { trace, model, .. } =
+        drive(&mut *strategy, scenario, Some(learning), from, monitor)?;
+    Ok((trace, model))
 }
 
 /// Runs a scenario under a strategy that need not be in the catalogue; the one that the scenario
@@ -171,36 +226,45 @@ pub fn run_strategy<'a>(
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
-    drive(strategy, scenario, learning, None, monitor)
+    let Ended { trace, model, .. } = drive(strategy, scenario, learning, Origin::Rest, monitor)?;
+    Ok((trace, model))
+}
+
+/// Where a run begins.
+enum Origin {
+    /// With a model at rest.
+    Rest,
+    /// With a model in motion.
+    Velocity(InitialModel),
+    /// Where it was stopped.
+    Checkpoint(Box<Checkpoint>),
 }
 
 fn drive<'a>(
     strategy: &mut dyn Strategy,
     scenario: &'a Scenario,
     learning: Option<Learning<'a>>,
-    velocity: Option<InitialModel>,
+    origin: Origin,
     monitor: &mut dyn Monitor,
-) -> Result<(Trace, ModelServer), RunError> {
-    scenario.disruptions.check(&scenario.roster)?;
-    let mut engine = Engine::new();
-    let fate = Fate::new(&scenario.disruptions, scenario.roster, SimTime::ZERO, 0);
-    let beginning = fate.beginning().into_iter().map(|event| (SimTime::ZERO, event));
-    for (at, event) in beginning.chain(fate.timed()) {
-        engine.schedule(at, Due { happens: Happens::Befalls(event), attempt: 0 })?;
-    }
-    let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)
-        .with_stragglers(&scenario.disruptions.stragglers);
-    let clock = Clock::Virtual { engine, clockwork: Box::new(clockwork) };
-    let mut driver = Driver::new(scenario, learning, clock);
-    if let Some(velocity) = velocity {
-        let weights = driver.server.weights();
-        let weights = InitialModel { conv: weights.conv.to_vec(), fc: weights.fc.to_vec() };
-        driver.server.overwrite(weights, velocity);
-    }
+) -> Result<Ended, RunError> {
+    scenario.check()?;
+    let mut driver = Driver::new(scenario, learning, virtual_clock(scenario)?);
+    driver.wants_losses = strategy.wants_losses();
     let mut actions = Vec::new();
-    driver.show_model(monitor);
     let mut last = SimTime::ZERO;
-    let mut end = driver.evaluate_if_due(monitor);
+    let mut end = None;
+    let is_new = !matches!(origin, Origin::Checkpoint(_));
+    match origin {
+        Origin::Rest => {}
+        Origin::Velocity(velocity) => {
+            driver.server.overwrite(driver.server.contents().weights, velocity)
+        }
+        Origin::Checkpoint(checkpoint) => last = driver.return_to(*checkpoint, strategy)?,
+    }
+    if is_new {
+        driver.show_model(monitor);
+        end = driver.evaluate_if_due(monitor);
+    }
     while end.is_none() {
         let Some((now, event)) = driver.next_event()? else {
             let blocked = strategy.blocked();
@@ -215,6 +279,8 @@ fn drive<'a>(
         };
         last = now;
         driver.befall(event);
+        let event = event.with_loss(|machine| driver.replicas.loss_mut(machine).take());
+        driver.told.push((now, event));
         monitor.event(now, event);
         strategy.handle(now, event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
@@ -222,39 +288,49 @@ fn drive<'a>(
     Ok(driver.close(end.expect("the loop ends when the run does")))
 }
 
-/// Follows the records of a run: the same strategy is told the same events in the same order, and
+/// The virtual clock at the beginning, with all that happens at fixed times.
+fn virtual_clock(scenario: &Scenario) -> Result<Clock, RunError> {
+    let mut engine = Engine::new();
+    let fate = Fate::new(&scenario.disruptions, scenario.roster);
+    let beginning = fate.beginning().into_iter().map(|event| (SimTime::ZERO, event));
+    for (at, event) in beginning.chain(fate.timed()) {
+        engine.schedule(at, Due { happens: Happens::Befalls(event), attempt: 0 })?;
+    }
+    let clockwork = Clockwork::new(scenario.timing.clone(), scenario.roster, scenario.seed)
+        .with_stragglers(&scenario.disruptions.stragglers);
+    Ok(Clock::Virtual { engine, clockwork: Box::new(clockwork) })
+}
+
+/// Follows the record of a run: the same strategy is told the same events in the same order, and
 /// versions, staleness and parameters are worked out afresh.
 ///
 /// # Errors
 /// [`RunError::Protocol`] when a record holds an event that could not have happened.
 pub fn replay<'a>(
     scenario: &'a Scenario,
-    records: &[Record],
+    record: &Record,
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
-    scenario.disruptions.check(&scenario.roster)?;
+    scenario.check()?;
     let clock = Clock::Recorded { now: SimTime::ZERO };
     let mut driver = Driver::new(scenario, learning, clock);
+    let mut strategy = strategy(scenario.strategy, scenario.roster)?;
     let mut actions = Vec::new();
     driver.show_model(monitor);
     let mut end = driver.evaluate_if_due(monitor);
-    for record in records {
-        driver.replicas.interrupt();
-        driver.server.interrupt();
-        let mut strategy = strategy(scenario.strategy, scenario.roster, record.from.as_ref())?;
-        for (time, event) in &record.events {
-            if end.is_some() {
-                break;
-            }
-            driver.clock = Clock::Recorded { now: *time };
-            driver.befall(*event);
-            monitor.event(*time, *event);
-            strategy.handle(*time, *event, &mut actions)?;
-            end = driver.carry_out_all(&mut actions, monitor)?;
+    for (time, event) in &record.events {
+        if end.is_some() {
+            break;
         }
+        driver.clock = Clock::Recorded { now: *time };
+        driver.befall(*event);
+        monitor.event(*time, *event);
+        strategy.handle(*time, *event, &mut actions)?;
+        end = driver.carry_out_all(&mut actions, monitor)?;
     }
-    Ok(driver.close(end.unwrap_or(RunEnd::Stopped)))
+    let Ended { trace, model, .. } = driver.close(end.unwrap_or(RunEnd::Stopped));
+    Ok((trace, model))
 }
 
 /// What decides when things happen.
@@ -316,6 +392,9 @@ struct Driver<'a> {
     crossing: BTreeMap<u64, Sent>,
     /// Messages that were sent over shared links.
     n_sent: u64,
+    /// What the strategy was told.
+    told: Vec<(SimTime, Event)>,
+    wants_losses: bool,
 }
 
 impl<'a> Driver<'a> {
@@ -336,11 +415,47 @@ impl<'a> Driver<'a> {
             server,
             replicas: Replicas::new(roster.conv_machines),
             attempts: vec![0; roster.conv_machines as usize],
-            fate: Fate::new(&scenario.disruptions, *roster, SimTime::ZERO, 0),
+            fate: Fate::new(&scenario.disruptions, *roster),
             witness: Witness::new(*roster, *divergence_loss),
             crossing: BTreeMap::new(),
             n_sent: 0,
+            told: Vec::new(),
+            wants_losses: false,
         }
+    }
+
+    /// Goes through the events of a run that was stopped, and puts in place what it had learned;
+    /// returns the time of the last event.
+    fn return_to(
+        &mut self,
+        checkpoint: Checkpoint,
+        strategy: &mut dyn Strategy,
+    ) -> Result<SimTime, RunError> {
+        let objective = self.objective.take();
+        let mut actions = Vec::new();
+        let mut last = SimTime::ZERO;
+        for (number, there) in (1..).zip(&checkpoint.record.events) {
+            let here = self.next_event()?;
+            let without_loss = there.1.with_loss(|_| None);
+            if here != Some((there.0, without_loss)) {
+                let describe = |event: Option<(SimTime, Event)>| {
+                    event.map_or("nothing".to_owned(), |(at, event)| format!("{event:?} at {at}"))
+                };
+                let (there, here) = (describe(Some(*there)), describe(here));
+                return Err(RunError::Another { number, there, here });
+            }
+            let (now, event) = *there;
+            last = now;
+            self.befall(event);
+            self.told.push((now, event));
+            strategy.handle(now, event, &mut actions)?;
+            self.carry_out_all(&mut actions, &mut Unmonitored)?;
+        }
+        self.server.restore(checkpoint.model);
+        self.replicas = Replicas::holding(checkpoint.machines, self.server.cutter());
+        self.witness.remember(checkpoint.trace.curve);
+        self.objective = objective;
+        Ok(last)
     }
 
     fn now(&self) -> SimTime {
@@ -463,6 +578,7 @@ impl<'a> Driver<'a> {
         actions: &mut Vec<Action>,
         monitor: &mut dyn Monitor,
     ) -> Result<Option<RunEnd>, RunError> {
+        let mut end = None;
         for action in actions.drain(..) {
             let is_update = action.is_update();
             self.carry_out(action)?;
@@ -470,12 +586,15 @@ impl<'a> Driver<'a> {
                 continue;
             }
             self.show_model(monitor);
-            if let Some(end) = self.evaluate_if_due(monitor) {
-                return Ok(Some(end));
+            match self.evaluate_if_due(monitor) {
+                // What is stopped goes on later, and so from between two events.
+                Some(RunEnd::Stopped) => end = Some(RunEnd::Stopped),
+                Some(other) => return Ok(Some(other)),
+                None => {}
             }
             self.go_on_with_fate()?;
         }
-        Ok(None)
+        Ok(end)
     }
 
     /// Lets happen what is to happen after this update; a record has its own.
@@ -498,12 +617,9 @@ impl<'a> Driver<'a> {
                 self.send_model(machine, Content::Model(version))?;
             }
             Action::ReturnModel { machine } => {
-                if learns {
-                    self.replicas.go_on(machine, || self.server.snapshot());
-                }
                 self.send_model(machine, Content::OwnModel)?;
             }
-            Action::Compute { cycle, share, stage } => self.compute(cycle, share, stage)?,
+            Action::Compute(work) => self.compute(work)?,
             Action::ServeFc { cycle, shares } => self.serve_fc(cycle, &shares)?,
             Action::Apply(application) => self.apply(&application),
             Action::Change { machine, change } if learns => {
@@ -538,7 +654,7 @@ impl<'a> Driver<'a> {
         let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
         let message = (content, clockwork.model_bytes());
         let then = Happens::Told(Event::ModelArrived { machine });
-        self.send(machine, Letter::Model, message, then)
+        self.send(machine, Letter::Model(machine), message, then)
     }
 
     fn push(&mut self, machine: MachineId, parcel: Parcel) -> Result<(), RunError> {
@@ -556,10 +672,10 @@ impl<'a> Driver<'a> {
             self.server.send_block(machine, block, &mut self.replicas);
         }
         let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
-        let (blocks, number) = (block.of.blocks(), block.number);
-        let message = (Content::ModelBlock(number), clockwork.model_block_bytes(blocks));
+        let number = block.number;
+        let message = (Content::ModelBlock(number), clockwork.model_block_bytes(block));
         let then = Happens::Told(Event::BlockArrived { machine, block: number });
-        self.send(machine, Letter::ModelBlock(blocks), message, then)
+        self.send(machine, Letter::ModelBlock(block), message, then)
     }
 
     fn push_block(
@@ -572,39 +688,40 @@ impl<'a> Driver<'a> {
             self.replicas.pack(machine, parcel);
         }
         let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
-        let (blocks, number) = (block.of.blocks(), block.number);
-        let message = (Content::PushBlock(number, None), clockwork.push_block_bytes(blocks));
+        let number = block.number;
+        let message = (Content::PushBlock(number, None), clockwork.push_block_bytes(block));
         let then = Happens::Told(Event::BlockPushed { machine, block: number });
-        self.send(machine, Letter::PushBlock(blocks), message, then)
+        self.send(machine, Letter::PushBlock(block), message, then)
     }
 
     /// Stops whatever a machine is at, and takes its messages off shared links.
     fn cancel(&mut self, machine: MachineId) {
         let now = self.now();
         self.attempts[machine.index()] += 1;
+        self.witness.cancelled(machine, now);
         if let Clock::Virtual { clockwork, .. } = &mut self.clock {
             for (number, sent) in self.crossing.extract_if(.., |_, sent| sent.machine == machine) {
                 clockwork.withdraw(now, number);
-                self.witness.message(machine, sent.at, now, sent.message);
+                self.witness.message(machine, sent.at.min(now), now, sent.message);
             }
         }
-        self.witness.cancelled(machine, now);
     }
 
-    fn compute(&mut self, cycle: Cycle, planned: Share, stage: Stage) -> Result<(), RunError> {
-        let portion = self.fate.portion(cycle, planned);
-        let work = Work { cycle, share: portion.had, stage };
+    fn compute(&mut self, planned: Work) -> Result<(), RunError> {
+        let Work { share, stage, .. } = planned;
+        let portion = self.fate.portion(planned.mini_batch(), share);
+        let work = Work { share: portion.had, ..planned };
         if stage == Stage::Backward {
             self.receive_gradients(work)?;
         } else {
             self.begin(work, self.now())?;
         }
         if stage != Stage::Forward {
-            self.witness.processed(planned);
+            self.witness.processed(share);
             self.witness.portioned(portion);
         }
         if matches!(stage, Stage::Whole | Stage::Local) {
-            self.compute_gradient(cycle, planned);
+            self.compute_gradient(planned.mini_batch(), share);
         }
         Ok(())
     }
@@ -631,9 +748,19 @@ impl<'a> Driver<'a> {
 
     /// A machine begins a stage at an instant from now on.
     fn begin(&mut self, work: Work, begins: SimTime) -> Result<(), RunError> {
-        let Clock::Virtual { clockwork, .. } = &self.clock else { return Ok(()) };
-        let Work { cycle, share, stage } = work;
-        let computed = begins + clockwork.stage(begins, cycle, share, stage)?;
+        let Clock::Virtual { clockwork, .. } = &mut self.clock else { return Ok(()) };
+        let Work { share, stage, .. } = work;
+        let computed = begins + clockwork.stage(begins, work)?;
+        if clockwork.overlaps(stage) {
+            clockwork.push_by_layers(begins, work, self.n_sent)?;
+            let message = message_after(clockwork, share, stage);
+            let then = Happens::Told(answer_to(share.machine, stage));
+            let sent = Sent { machine: share.machine, at: computed, message, then };
+            self.crossing.insert(self.n_sent, sent);
+            self.n_sent += 1;
+            self.witness.computed(work, Passage { begins, computed });
+            return Ok(());
+        }
         let happens = if clockwork.sends_after(stage) {
             Happens::Sends { share, stage }
         } else {
@@ -654,7 +781,9 @@ impl<'a> Driver<'a> {
     fn serve_fc(&mut self, cycle: Cycle, shares: &[Share]) -> Result<(), RunError> {
         if let Clock::Virtual { engine, clockwork } = &mut self.clock {
             let now = engine.now();
-            let until = clockwork.fc(now, cycle, shares)?;
+            let had: Vec<Share> =
+                shares.iter().map(|share| self.fate.portion(cycle, *share).had).collect();
+            let until = clockwork.fc(now, cycle, &had)?;
             self.witness.fc_served(now, until, cycle);
             self.schedule(until, Happens::Told(Event::FcServed { group: cycle.group }))?;
         }
@@ -679,8 +808,14 @@ impl<'a> Driver<'a> {
         let gradient = if portion.had.size == 0 {
             Gradient { conv: vec![0.0; at.conv.len()], fc: vec![0.0; at.fc.len()] }
         } else {
-            let mut gradient = objective.gradient(at, cycle, portion.had);
-            portion.dilute(&mut gradient);
+            let (mut gradient, loss) = if self.wants_losses {
+                objective.gradient_and_loss(at, cycle, portion.had)
+            } else {
+                (objective.gradient(at, cycle, portion.had), None)
+            };
+            *self.replicas.loss_mut(share.machine) = loss.and_then(Loss::new);
+            portion.dilute(&mut gradient.conv);
+            portion.dilute(&mut gradient.fc);
             gradient
         };
         *self.replicas.outgoing_mut(share.machine) = gradient;
@@ -726,21 +861,30 @@ impl<'a> Driver<'a> {
             if let Some(divergence) = divergence {
                 return Some(RunEnd::Diverged(divergence));
             }
-            if monitor.evaluated(&point).is_break() {
+            if monitor.evaluated(&point).is_break() && !over {
                 return Some(RunEnd::Stopped);
             }
         }
         over.then_some(RunEnd::Complete)
     }
 
-    fn close(mut self, end: RunEnd) -> (Trace, ModelServer) {
+    fn close(mut self, end: RunEnd) -> Ended {
         let now = self.now();
+        let is_stopped = end == RunEnd::Stopped;
         // What shares a link at the end arrives some time after it.
         let later = now + SimDuration::from_nanos(1);
         for sent in std::mem::take(&mut self.crossing).into_values() {
-            self.witness.message(sent.machine, sent.at, later, sent.message);
+            self.witness.message(sent.machine, sent.at, later.max(sent.at), sent.message);
         }
-        (self.witness.close(now, end), self.server)
+        let trace = self.witness.close(now, end);
+        let checkpoint = is_stopped.then(|| Checkpoint {
+            record: Record { events: self.told },
+            model: self.server.contents(),
+            machines: self.replicas.holdings(),
+            activation_gradients: Vec::new(),
+            trace: trace.clone(),
+        });
+        Ended { trace, model: self.server, checkpoint }
     }
 }
 
@@ -749,7 +893,7 @@ pub fn answer_to(machine: MachineId, stage: Stage) -> Event {
     match stage {
         Stage::Forward => Event::ActivationsArrived { machine },
         Stage::Backward | Stage::Whole => Event::GradientArrived { machine },
-        Stage::Local => Event::Computed { machine },
+        Stage::Local => Event::Computed { machine, loss: None },
     }
 }
 

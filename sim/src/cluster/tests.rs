@@ -199,7 +199,7 @@ proptest! {
             }).collect(),
             fc: double(times.fc),
             fc_law: times.fc_law.clone(),
-            network: times.network.map(|network| NetworkTimes {
+            network: times.network.clone().map(|network| NetworkTimes {
                 link: Link {
                     latency: network.link.latency * 2,
                     bandwidth: BytesPerSecond::new(network.link.bandwidth.get() / 2.0)
@@ -251,10 +251,10 @@ fn a_recorded_run_replayed_gives_the_same_updates_curve_and_parameters() {
         let start = objective.initial();
         let learning = Learning { objective: &mut objective, start: start.clone() };
         let (first, model) = run(&scenario, Some(learning), &mut scribe).expect("possible");
-        let record = Record { from: None, events: scribe.0 };
+        let record = Record { events: scribe.0 };
         let learning = Learning { objective: &mut objective, start };
         let (again, same) =
-            replay(&scenario, &[record], Some(learning), &mut Unmonitored).expect("it happened");
+            replay(&scenario, &record, Some(learning), &mut Unmonitored).expect("it happened");
         assert_eq!(first.updates, again.updates);
         assert_eq!(first.fc_updates, again.fc_updates);
         assert_eq!(first.curve, again.curve);
@@ -274,8 +274,8 @@ fn a_record_with_an_event_that_could_not_have_happened_is_refused() {
         vec![Event::FcServed { group: GroupId(0) }],
     ] {
         let events = events.into_iter().map(|event| (SimTime::ZERO, event)).collect();
-        let record = Record { from: None, events };
-        let refused = replay(&scenario, &[record], None, &mut Unmonitored);
+        let record = Record { events };
+        let refused = replay(&scenario, &record, None, &mut Unmonitored);
         assert!(matches!(refused, Err(RunError::Protocol(_))), "{refused:?}");
     }
 }
@@ -467,6 +467,7 @@ fn exponential_service_lands_on_the_machine_repair_formula() {
     }
 }
 
+/// case-02 (astra-sim): a message of no bytes completes.
 #[test]
 fn a_message_of_no_bytes_costs_its_latency_and_completes() {
     let roster = Roster { conv_machines: 3, groups: 3, fc: FcPlacement::Replicated, mini_batch: 3 };

@@ -4,7 +4,7 @@ use crate::cluster::disruption::Portion;
 use crate::cluster::timing::Passage;
 use crate::ids::MachineId;
 use crate::objective::Evaluation;
-use crate::protocol::{Blocked, Cycle, FcPlacement, ModelPart, Roster, Share, Stage, Update};
+use crate::protocol::{Blocked, Cycle, FcPlacement, ModelPart, Roster, Share, Update, Work};
 use crate::trace::{
     Actor, Content, CurvePoint, Divergence, Doing, Span, TimeSheet, Trace, Traffic, Usage,
 };
@@ -21,17 +21,6 @@ pub enum RunEnd {
     Diverged(Divergence),
     /// Nothing can happen any more; who waits for what.
     Stalled(Vec<Blocked>),
-}
-
-/// A stage of a cycle on a machine's share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
-    /// What the mini-batch belongs to.
-    pub cycle: Cycle,
-    /// Which examples, and who computes.
-    pub share: Share,
-    /// Which part of the cycle.
-    pub stage: Stage,
 }
 
 /// Watches a run and writes its trace.
@@ -65,6 +54,9 @@ impl Witness {
     /// A witness of the rest of a run that was interrupted with the given trace.
     pub fn continuing(roster: Roster, divergence_loss: f64, mut trace: Trace) -> Self {
         let since = trace.makespan;
+        // What was on its way is sent again.
+        let Traffic { received, .. } = trace.traffic;
+        trace.traffic = Traffic { sent: received, received, in_flight: Bytes(0) };
         trace.machines.resize(roster.conv_machines as usize, Usage::default());
         let sheet = |who, before: &Usage| TimeSheet::continuing(who, since, *before);
         let machines = roster.machine_ids().map(Actor::Machine);
@@ -78,6 +70,11 @@ impl Witness {
             divergence_loss,
             trace,
         }
+    }
+
+    /// Puts evaluations in place that were made before the run was stopped.
+    pub fn remember(&mut self, curve: Vec<CurvePoint>) {
+        self.trace.curve = curve;
     }
 
     /// Updates of the conv (or whole) model so far.
@@ -109,7 +106,7 @@ impl Witness {
 
     /// A machine computes a stage.
     pub fn computed(&mut self, work: Work, passage: Passage) {
-        let Work { cycle, share, stage } = work;
+        let Work { cycle, share, stage, .. } = work;
         let computes = Doing::Computes(stage, cycle, share.size);
         self.sheets[share.machine.index()].enter(passage.begins, passage.computed, computes);
     }

@@ -49,6 +49,16 @@ pub trait Objective {
     /// The result depends only on the arguments (and the objective's seed): not on earlier calls.
     fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient;
 
+    /// The same, with the loss of which it is the gradient where that is known.
+    fn gradient_and_loss(
+        &mut self,
+        at: Parameters<'_>,
+        cycle: Cycle,
+        share: Share,
+    ) -> (Gradient, Option<f64>) {
+        (self.gradient(at, cycle, share), None)
+    }
+
     /// Quality of the model at given parameters.
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation;
 }

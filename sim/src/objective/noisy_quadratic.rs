@@ -102,6 +102,15 @@ impl Objective for NoisyQuadratic {
         Gradient { conv, fc: Vec::new() }
     }
 
+    fn gradient_and_loss(
+        &mut self,
+        at: Parameters<'_>,
+        cycle: Cycle,
+        share: Share,
+    ) -> (Gradient, Option<f64>) {
+        (self.gradient(at, cycle, share), Some(self.evaluate(at).loss))
+    }
+
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
         let energy = |(curvature, weight): (&f32, &f32)| {
             0.5 * f64::from(*curvature) * f64::from(*weight).powi(2)

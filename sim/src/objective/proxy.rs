@@ -320,6 +320,20 @@ impl Objective for ProxyNetwork {
         sum
     }
 
+    fn gradient_and_loss(
+        &mut self,
+        at: Parameters<'_>,
+        cycle: Cycle,
+        share: Share,
+    ) -> (Gradient, Option<f64>) {
+        let examples = draw_examples(self.seed, cycle, share, self.data.n_examples());
+        let mut forward = self.scratch().forward;
+        let losses = examples.iter().map(|own| f64::from(self.forward(at, *own, &mut forward)));
+        let total: f64 = losses.sum();
+        let loss = total / f64::from(share.size.max(1));
+        (self.gradient(at, cycle, share), Some(loss))
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "256 examples")]
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
         let mut forward = self.scratch().forward;

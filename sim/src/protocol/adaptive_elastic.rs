@@ -8,26 +8,33 @@ use super::catalogue::{
 };
 use super::{
     Action, Application, Blocked, Change, Cycle, Event, LocalMomentum, ModelPart, OuterRule,
-    Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
-    blocked_at, in_order, whereabouts,
+    Parcel, Perturbation, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update,
+    Work, blocked_at, in_order, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
 
 /// A round hands out Q examples (a mega-batch) in mini-batches to machines as they become free;
 /// machine i makes u_i local steps of the run's update rule on mini-batches of b_i, with the
-/// learning rate η·b_i·N/b for the run's mini-batch b on N machines. Then w ← Σ (u_i/Σu)·w_i and
+/// learning rate η·b_i·N/b for the run's mini-batch b on N machines. Then w ← Σ α_i·w_i and
 /// b_i ← b_i + β·(u_i − mean u), within b_min … b_max. A round is one update.
 ///
-/// Sizes begin at b/N and are rounded to whole examples; they begin there again when an interrupted
-/// run is resumed. In the steady state all machines make equally many steps in a round.
+/// α_i = u_i/Σu. Where machines have made unequal numbers of steps, the α of the one with most is
+/// multiplied by 1 + δ and that of the one with fewest by 1 − δ (the first of equals), as long as
+/// the root mean square of the parameters is below a bound for all models: the perturbation takes the
+/// merged model off the plane of the others, and the bound keeps it from growing.
+///
+/// Sizes begin at b/N and are rounded to whole examples. In the steady state all machines make
+/// equally many steps in a round.
 ///
 /// A round that loses a machine goes on with the others; the lost steps are dropped, their mini-batches
 /// are not handed out again, and sizes and means are those of the others. A round of which all is
 /// lost begins again. A machine that joins waits for the next round.
 ///
 /// Source: Ma, Rusu et al., "Adaptive Elastic Training for Sparse Deep Learning on Heterogeneous
-/// Multi-GPU Servers", arXiv:2110.07029 (without its perturbation of merged models).
+/// Multi-GPU Servers", arXiv:2110.07029 (δ = 0.1 and 0.1 of a norm per
+/// parameter there, which is our reading of it; without its momentum between merged models,
+/// for the explicit momentum is on the machines).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptiveElastic {
     /// Q, examples of a round.
@@ -38,13 +45,17 @@ pub struct AdaptiveElastic {
     pub least_batch: u32,
     /// b_max, at least b_min.
     pub most_batch: u32,
+    /// δ in [0, 1).
+    pub perturbation: f32,
+    /// Bound on the root mean square of the parameters.
+    pub perturbed_below: f32,
 }
 
 impl Kind for AdaptiveElastic {
     const CARD: Card = Card {
         name: "adaptive_elastic",
-        rule: "a round's mini-batches go to whoever is free; w ← Σ (u_i/Σu)·w_i and \
-               b_i ← b_i + β·(u_i − mean u) for u_i local steps",
+        rule: "a round's mini-batches go to whoever is free; w ← Σ α_i·w_i, α_i = u_i/Σu perturbed \
+               by δ, and b_i ← b_i + β·(u_i − mean u) for u_i local steps",
         source: "Adaptive Elastic Training, arXiv:2110.07029",
         grouping: Grouping::One,
         fc: FcSupport::ReplicatedOnly,
@@ -63,6 +74,21 @@ impl Kind for AdaptiveElastic {
             },
             Knob::mini_batch("least_batch", "b_min, the smallest mini-batch", 1),
             Knob::mini_batch("most_batch", "b_max, the largest mini-batch", 32),
+            Knob {
+                name: "perturbation",
+                meaning: "δ, by which the models with most and fewest steps count more and less",
+                values: KnobValues::Number {
+                    above: Edge::Included(0.0),
+                    below: Edge::Excluded(1.0),
+                },
+                typical: Typical::Number(0.1),
+            },
+            Knob {
+                name: "perturbed_below",
+                meaning: "bound on the root mean square of a model's parameters, from which on δ is 0",
+                values: KnobValues::Number { above: Edge::Included(0.0), below: Edge::Open },
+                typical: Typical::Number(0.1),
+            },
         ],
     };
 
@@ -72,6 +98,8 @@ impl Kind for AdaptiveElastic {
             gain: knobs.number("gain"),
             least_batch: knobs.count("least_batch"),
             most_batch: knobs.count("most_batch"),
+            perturbation: knobs.number("perturbation"),
+            perturbed_below: knobs.number("perturbed_below"),
         };
         kind.check().map(|()| kind)
     }
@@ -82,16 +110,14 @@ impl Kind for AdaptiveElastic {
             KnobValue::Number(self.gain),
             KnobValue::Count(self.least_batch),
             KnobValue::Count(self.most_batch),
+            KnobValue::Number(self.perturbation),
+            KnobValue::Number(self.perturbed_below),
         ]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         self.check()?;
-        Ok(Box::new(Elastic::new(*self, roster, from)))
+        Ok(Box::new(Elastic::new(*self, roster)))
     }
 }
 
@@ -146,15 +172,15 @@ struct Elastic {
 }
 
 impl Elastic {
-    fn new(kind: AdaptiveElastic, roster: Roster, from: Option<&Progress>) -> Self {
+    fn new(kind: AdaptiveElastic, roster: Roster) -> Self {
         let usual_batch = f64::from(roster.mini_batch) / f64::from(roster.conv_machines);
         let batch = usual_batch.clamp(f64::from(kind.least_batch), f64::from(kind.most_batch));
         let worker =
             Worker { position: Position::Absent, batch, steps: 0, examples: 0, leaving: false };
         Elastic {
             kind,
-            version: from.map_or(ModelVersion(0), |progress| progress.version),
-            cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
+            version: ModelVersion(0),
+            cycle: 0,
             handed_out: (0, 0),
             usual_batch,
             workers: vec![worker; roster.conv_machines as usize],
@@ -244,7 +270,7 @@ impl Elastic {
             worker.examples += u64::from(share.size);
             self.handed_out = (batches + 1, examples + share.size);
             let cycle = Cycle { group: GroupId(0), number: self.cycle + batches };
-            actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+            actions.push(Action::Compute(Work::new(cycle, share, Stage::Local)));
         } else if worker.steps > 0 {
             worker.position = Position::Pushes;
             actions.push(Action::Push { machine, parcel: Parcel::Difference });
@@ -294,11 +320,26 @@ impl Elastic {
         actions.push(Action::Apply(Application {
             update,
             terms: self.terms(),
-            by: ServerRule::Outer(OuterRule { learning_rate: 1.0, momentum: 0.0 }),
+            by: self.merge(),
             examples: self.workers.iter().map(|worker| worker.examples).sum(),
         }));
         self.adapt();
         self.send_models(actions);
+    }
+
+    /// The mean, perturbed where machines have made unequal numbers of steps.
+    fn merge(&self) -> ServerRule {
+        let stepped = || self.ids().filter(|id| self.workers[id.index()].steps > 0);
+        let steps = |id: &MachineId| self.workers[id.index()].steps;
+        let most = stepped().min_by_key(|id| (std::cmp::Reverse(steps(id)), *id));
+        let least = stepped().min_by_key(|id| (steps(id), *id));
+        match most.zip(least) {
+            Some((most, least)) if self.kind.perturbation > 0.0 && steps(&most) > steps(&least) => {
+                let (factor, below) = (self.kind.perturbation, self.kind.perturbed_below);
+                ServerRule::Perturbed(Perturbation { most, least, factor, below })
+            }
+            _ => ServerRule::Outer(OuterRule { learning_rate: 1.0, momentum: 0.0 }),
+        }
     }
 
     /// u_i / Σu for every machine that made a step.
@@ -385,8 +426,8 @@ impl Strategy for Elastic {
         blocked_at(self.workers.iter().map(|own| own.position), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    fn cycles(&self) -> Vec<u64> {
+        vec![self.cycle]
     }
 }
 

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::solo::{Habit, Merge, Solo};
-use super::{Change, LocalMomentum, Parcel, Progress, ProtocolError, Roster, ServerRule, Strategy};
+use super::{Change, LocalMomentum, Parcel, ProtocolError, Roster, ServerRule, Strategy};
 use crate::ids::MachineId;
 use crate::units::SimTime;
 
@@ -45,12 +45,8 @@ impl Kind for Agn {
         vec![KnobValue::Count(self.steps)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Solo::new(Box::new(*self), roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Solo::new(Box::new(*self), roster)))
     }
 }
 

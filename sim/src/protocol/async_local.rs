@@ -8,8 +8,8 @@ use super::catalogue::{
 use super::diloco::{OUTER_LEARNING_RATE, OUTER_MOMENTUM};
 use super::solo::{Habit, Merge, Solo};
 use super::{
-    Change, LocalMomentum, MomentumTurn, OuterRule, Parcel, Progress, ProtocolError, Roster,
-    ServerRule, Strategy,
+    Change, LocalMomentum, MomentumTurn, OuterRule, Parcel, ProtocolError, Roster, ServerRule,
+    Strategy,
 };
 use crate::ids::MachineId;
 use crate::units::{SimDuration, SimTime};
@@ -110,18 +110,14 @@ impl Kind for AsyncLocal {
         ]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         let arrivals = Arrivals {
             kind: *self,
             arrived: 0,
             step_times: vec![None; roster.conv_machines as usize],
             there: vec![true; roster.conv_machines as usize],
         };
-        Ok(Box::new(Solo::new(Box::new(arrivals), roster, from)))
+        Ok(Box::new(Solo::new(Box::new(arrivals), roster)))
     }
 }
 

@@ -6,14 +6,20 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::keys::{Keys, Order};
-use super::{Progress, ProtocolError, Roster, Strategy};
+use super::{ProtocolError, Roster, Strategy};
 
-/// The parameters are cut into K keys of equal size. A machine pushes its gradient key by key, one
-/// message after the other, machine i from key i on so that not all meet at one. Each changes its
-/// key on arrival, w_k ← w_k − η·g_k, and the key is read again at that instant, so a machine
-/// computes on a model whose keys are of different versions. The explicit momentum is on the server.
+/// The parameters are cut into K keys of whole layers, as equal as possible (see [`super::Cut`]). A
+/// machine pushes its gradient key by key, one message after the other, machine i from key i on so
+/// that not all meet at one. Each changes its key on arrival, w_k ← w_k − η·g_k, and the key is read
+/// again at that instant, while the next one is pushed; so a machine computes on a model whose keys
+/// are of different versions. (Pushed all at once over links that keep their order, all keys would
+/// meet the machines in one order, and versions would not mix.) The explicit momentum is on the
+/// server.
 ///
-/// A key stands for a tensor, or a part of one. An update is the last key of a gradient. With one
+/// On a network each key lies on one server, the largest on the one with the fewest bytes by then.
+/// With many machines the busiest server bounds the time: an update takes as long as its keys.
+///
+/// An update is the last key of a gradient. With one
 /// key it is `async`, bit for bit.
 ///
 /// Source: Chen et al., "MXNet: A Flexible and Efficient Machine Learning Library" (KVStore),
@@ -35,7 +41,7 @@ impl Kind for AsyncPerKey {
         fc: FcSupport::ReplicatedOnly,
         knobs: &[Knob {
             name: "keys",
-            meaning: "K, equal parts of the parameters",
+            meaning: "K, parts of the parameters: whole layers, or parts of the largest",
             values: KnobValues::Count { from: 1, to: 1 << 12 },
             typical: Typical::Count(4),
         }],
@@ -49,11 +55,7 @@ impl Kind for AsyncPerKey {
         vec![KnobValue::Count(self.keys)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Keys::new(Order::EachAtItsWrite, self.keys, roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Keys::new(Order::EachAtItsWrite, self.keys, roster)))
     }
 }

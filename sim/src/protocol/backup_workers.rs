@@ -6,8 +6,8 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::{
-    Action, Application, Blocked, Cycle, Event, ModelPart, Parcel, Progress, ProtocolError, Roster,
-    ServerRule, Share, Stage, Strategy, Update, blocked_at, mean_of, whereabouts,
+    Action, Application, Blocked, Cycle, Event, ModelPart, Parcel, ProtocolError, Roster,
+    ServerRule, Share, Stage, Strategy, Update, Work, blocked_at, mean_of, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -19,6 +19,10 @@ use crate::units::SimTime;
 /// With all machines exponential of mean 1, no links and `cancel`, the mean time per update is
 /// H(N + b) − H(b), H the harmonic numbers. With b = 0 it is `sync`.
 ///
+/// Each machine has mini-batches of its own, one after the other. With `requeued` it goes on to the
+/// next one once the last is behind an update, so none is left out unless the machine dies in the
+/// middle of one, which it then takes again should it join.
+///
 /// Up to b machines may be lost; with fewer than N left the next update waits for one to join. A
 /// machine that joins reads the model at once.
 ///
@@ -29,6 +33,18 @@ pub struct BackupWorkers {
     pub backups: u32,
     /// What becomes of the late ones.
     pub late: Late,
+    /// What becomes of the examples of a gradient that is dropped.
+    pub dropped: Dropped,
+}
+
+/// What becomes of the examples of a gradient that is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dropped {
+    /// They are lost; the machine takes those of the present update. So has the source.
+    Lost,
+    /// The machine takes them again, on the next model, until they are behind an update.
+    Requeued,
 }
 
 /// What becomes of machines whose gradient is not among the first N.
@@ -62,6 +78,12 @@ impl Kind for BackupWorkers {
                 values: KnobValues::Word(&["cancel", "finish"]),
                 typical: Typical::Word("cancel"),
             },
+            Knob {
+                name: "dropped",
+                meaning: "what becomes of the examples of a gradient that is dropped",
+                values: KnobValues::Word(&["lost", "requeued"]),
+                typical: Typical::Word("lost"),
+            },
         ],
     };
 
@@ -70,7 +92,11 @@ impl Kind for BackupWorkers {
             "cancel" => Late::Cancel,
             _ => Late::Finish,
         };
-        Ok(BackupWorkers { backups: knobs.count("backups"), late })
+        let dropped = match knobs.word("dropped") {
+            "lost" => Dropped::Lost,
+            _ => Dropped::Requeued,
+        };
+        Ok(BackupWorkers { backups: knobs.count("backups"), late, dropped })
     }
 
     fn values(&self) -> Vec<KnobValue> {
@@ -78,15 +104,16 @@ impl Kind for BackupWorkers {
             Late::Cancel => "cancel",
             Late::Finish => "finish",
         };
-        vec![KnobValue::Count(self.backups), KnobValue::Word(late.to_owned())]
+        let dropped = match self.dropped {
+            Dropped::Lost => "lost",
+            Dropped::Requeued => "requeued",
+        };
+        let word = |word: &str| KnobValue::Word(word.to_owned());
+        vec![KnobValue::Count(self.backups), word(late), word(dropped)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(FirstOfMany::new(*self, roster, from)?))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(FirstOfMany::new(*self, roster)?))
     }
 }
 
@@ -106,6 +133,7 @@ enum Position {
 #[derive(Debug)]
 struct FirstOfMany {
     late: Late,
+    dropped: Dropped,
     /// N.
     needed: usize,
     version: ModelVersion,
@@ -113,18 +141,16 @@ struct FirstOfMany {
     cycle: u64,
     shares: Vec<Share>,
     machines: Vec<Position>,
-    /// Cycle on which each machine works, for its examples.
+    /// Cycle on which each machine works.
     cycles: Vec<u64>,
+    /// Cycle whose examples each machine works on.
+    examples_of: Vec<u64>,
     /// Whether a machine goes when its cycle ends.
     leaving: Vec<bool>,
 }
 
 impl FirstOfMany {
-    fn new(
-        kind: BackupWorkers,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Self, ProtocolError> {
+    fn new(kind: BackupWorkers, roster: Roster) -> Result<Self, ProtocolError> {
         let machines = roster.conv_machines;
         let refuse = |reason| ProtocolError::Knobs { strategy: BackupWorkers::CARD.name, reason };
         let needed = machines.checked_sub(kind.backups).filter(|needed| *needed > 0);
@@ -149,15 +175,17 @@ impl FirstOfMany {
             let share = |machine: MachineId| Share { machine, offset: machine.0 * size, size };
             roster.machine_ids().map(share).collect()
         };
-        let cycle = from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0);
+        let cycle = 0;
         Ok(FirstOfMany {
             late: kind.late,
+            dropped: kind.dropped,
             needed: needed as usize,
-            version: from.map_or(ModelVersion(0), |progress| progress.version),
+            version: ModelVersion(0),
             cycle,
             shares,
             machines: vec![Position::Absent; machines as usize],
             cycles: vec![cycle; machines as usize],
+            examples_of: vec![cycle; machines as usize],
             leaving: vec![false; machines as usize],
         })
     }
@@ -172,6 +200,9 @@ impl FirstOfMany {
         }
         self.machines[machine.index()] = Position::AwaitsModel(self.version);
         self.cycles[machine.index()] = self.cycle;
+        if self.dropped == Dropped::Lost {
+            self.examples_of[machine.index()] = self.cycle;
+        }
         actions.push(Action::SendModel { machine, version: self.version });
     }
 
@@ -272,6 +303,9 @@ impl FirstOfMany {
             examples: shares.iter().map(|share| u64::from(share.size)).sum(),
         }));
         self.cycle += 1;
+        for share in shares {
+            self.examples_of[share.machine.index()] += 1;
+        }
         for share in self.shares.clone() {
             match (self.machines[share.machine.index()], self.late) {
                 (Position::Pushed, _) => self.send_model(share, actions),
@@ -301,6 +335,7 @@ impl Strategy for FirstOfMany {
         let (machine, position) = whereabouts(event, &self.machines, |own| *own)?;
         let share = self.shares[machine.index()];
         let cycle = Cycle { group: GroupId(0), number: self.cycles[machine.index()] };
+        let examples_of = self.examples_of[machine.index()];
         let own = &mut self.machines[machine.index()];
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
@@ -309,7 +344,8 @@ impl Strategy for FirstOfMany {
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel(version)) => {
                 *own = Position::Computes(version);
-                actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+                let work = Work::new(cycle, share, Stage::Local);
+                actions.push(Action::Compute(Work { examples_of, ..work }));
             }
             (Event::Computed { .. }, Position::Computes(version)) => {
                 *own = Position::Pushes(version);
@@ -346,8 +382,8 @@ impl Strategy for FirstOfMany {
         blocked_at(self.machines.iter().copied(), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    fn cycles(&self) -> Vec<u64> {
+        vec![self.cycle]
     }
 }
 

@@ -27,6 +27,14 @@ pub enum Cut {
         /// How many, at least 1.
         blocks: u32,
     },
+    /// Keys of whole layers, as equal as they can be made: the largest layers first, each to the key
+    /// with the fewest entries by then. Where there are fewer layers than keys, the largest are cut
+    /// evenly until there are as many parts; one alone, or parameters without layers, are cut as by
+    /// [`Cut::Even`].
+    Layers {
+        /// How many, at least 1.
+        keys: u32,
+    },
     /// Parts that are networks: every hidden unit belongs to one of them, drawn anew every round.
     Subnets {
         /// How many, at least 1.
@@ -41,6 +49,7 @@ impl Cut {
     pub fn blocks(self) -> u32 {
         match self {
             Cut::Even { blocks } => blocks,
+            Cut::Layers { keys } => keys,
             Cut::Subnets { subnets, .. } => subnets,
         }
     }
@@ -92,6 +101,21 @@ impl Cutter {
                 };
                 std::iter::once(end(block.number)..end(block.number + 1)).collect()
             }
+            Cut::Layers { keys } => {
+                let layers = self.layers();
+                let sizes: Vec<u64> = layers.iter().map(|layer| layer.len() as u64).collect();
+                let pieces = keys_of(&sizes, keys).swap_remove(block.number as usize);
+                let offset = |entry: u64| usize::try_from(entry).expect("a model fits in memory");
+                let mut own: Vec<Range<usize>> = pieces
+                    .into_iter()
+                    .map(|Piece { layer, entries }| {
+                        let start = layers[layer].start;
+                        start + offset(entries.start)..start + offset(entries.end)
+                    })
+                    .collect();
+                own.sort_unstable_by_key(|range| range.start);
+                own
+            }
             Cut::Subnets { subnets, round } => self.of_subnet(block.number, subnets, round),
         };
         let within = |from: usize, to: usize| {
@@ -100,6 +124,14 @@ impl Cutter {
             filled.map(move |range| range.start - from..range.end - from).collect()
         };
         Entries { conv: within(0, self.conv), fc: within(self.conv, self.total) }
+    }
+
+    /// The entries of every layer: tensors that follow each other and lead to the same units.
+    fn layers(&self) -> Vec<Range<usize>> {
+        let leads_to = |tensor: &Connections| tensor.to.map(|axis| axis.layer);
+        let together = |a: &Connections, b: &Connections| leads_to(a) == leads_to(b);
+        let layers = self.connections.chunk_by(together);
+        layers.map(|own| own[0].range.start..own[own.len() - 1].range.end).collect()
     }
 
     /// An entry belongs to a subnet if all hidden units that it connects do; one that connects none,
@@ -142,6 +174,69 @@ impl Cutter {
         owners.shuffle(&mut generator);
         owners
     }
+}
+
+/// A part of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Counted from 0.
+    pub layer: usize,
+    /// Entries, or bytes, from the beginning of the layer.
+    pub entries: Range<u64>,
+}
+
+/// The pieces of every key, for layers of given sizes: see [`Cut::Layers`].
+pub fn keys_of(layers: &[u64], keys: u32) -> Vec<Vec<Piece>> {
+    let mut parts = vec![1_u64; layers.len()];
+    for _ in layers.len()..keys as usize {
+        // The largest part of all, the first of equals: size / parts, compared without division.
+        let larger = |a: &usize, b: &usize| {
+            let product =
+                |own: usize, other: usize| u128::from(layers[own]) * u128::from(parts[other]);
+            product(*a, *b).cmp(&product(*b, *a)).then(b.cmp(a))
+        };
+        if let Some(largest) = (0..layers.len()).max_by(larger) {
+            parts[largest] += 1;
+        }
+    }
+    let end = |layer: usize, part: u64| {
+        let product = u128::from(layers[layer]) * u128::from(part) / u128::from(parts[layer]);
+        u64::try_from(product).expect("a part is no longer than the whole")
+    };
+    let pieces: Vec<Piece> = (0..layers.len())
+        .flat_map(|layer| (0..parts[layer]).map(move |part| (layer, part)))
+        .map(|(layer, part)| Piece { layer, entries: end(layer, part)..end(layer, part + 1) })
+        .collect();
+    let sizes: Vec<u64> =
+        pieces.iter().map(|piece| piece.entries.end - piece.entries.start).collect();
+    let mut own: Vec<Vec<Piece>> = vec![Vec::new(); keys as usize];
+    if pieces.len() <= keys as usize {
+        for (key, piece) in own.iter_mut().zip(pieces) {
+            key.push(piece);
+        }
+        return own;
+    }
+    for (piece, key) in pieces.into_iter().zip(placed(&sizes, keys)) {
+        own[key].push(piece);
+    }
+    own
+}
+
+/// The place of every item: the largest first, each where the least is by then.
+///
+/// Source: Graham, "Bounds on multiprocessing timing anomalies", 1969: the fullest place has at most
+/// 4/3 of what the best possible one has.
+pub fn placed(sizes: &[u64], places: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|item| (std::cmp::Reverse(sizes[*item]), *item));
+    let mut held = vec![0_u64; places.max(1) as usize];
+    let mut place_of = vec![0; sizes.len()];
+    for item in order {
+        let emptiest = (0..held.len()).min_by_key(|place| held[*place]).unwrap_or(0);
+        held[emptiest] += sizes[item];
+        place_of[item] = emptiest;
+    }
+    place_of
 }
 
 #[cfg(test)]
@@ -189,6 +284,46 @@ mod tests {
             prop_assert!(sizes.iter().max() <= sizes.iter().min().map(|least| least + 1).as_ref());
         }
 
+        /// Whole layers where there are enough of them, and the fullest key within Graham's bound.
+        #[test]
+        fn keys_of_layers_cover_every_entry_once_and_none_is_much_fuller_than_it_must_be(
+            layers in prop::collection::vec(1_u64..1000, 1..12), keys in 1_u32..9,
+        ) {
+            let own = keys_of(&layers, keys);
+            prop_assert_eq!(own.len(), keys as usize);
+            let mut pieces: Vec<&Piece> = own.iter().flatten().collect();
+            pieces.sort_by_key(|piece| (piece.layer, piece.entries.start));
+            let mut at = vec![0; layers.len()];
+            for piece in &pieces {
+                prop_assert_eq!(std::mem::replace(&mut at[piece.layer], piece.entries.end), piece.entries.start);
+            }
+            prop_assert_eq!(&at, &layers);
+            let size = |key: &Vec<Piece>| -> u64 {
+                key.iter().map(|piece| piece.entries.end - piece.entries.start).sum()
+            };
+            let fullest = own.iter().map(size).max().expect("a key");
+            let total: u64 = layers.iter().sum();
+            if layers.len() >= keys as usize {
+                prop_assert_eq!(pieces.len(), layers.len());
+                let largest = *layers.iter().max().expect("a layer");
+                // No key can have less than the mean, nor the fullest less than the largest layer.
+                let least = largest.max(total.div_ceil(u64::from(keys)));
+                prop_assert!(fullest <= least + largest, "{fullest} {least}");
+            } else {
+                prop_assert_eq!(pieces.len(), keys as usize);
+            }
+        }
+
+        /// Without layers keys are equal cuts.
+        #[test]
+        fn one_layer_is_cut_evenly(conv in 0_usize..50, fc in 1_usize..50, keys in 1_u32..20) {
+            let cutter = Cutter::of_lengths(conv, fc);
+            for number in 0..keys {
+                let by = |of| cutter.entries(Block { number, of });
+                prop_assert_eq!(by(Cut::Layers { keys }), by(Cut::Even { blocks: keys }));
+            }
+        }
+
         /// With one hidden layer no weight lies between two hidden units, so all are shared out.
         #[test]
         fn subnets_of_one_hidden_layer_share_out_every_entry_without_overlap(
@@ -206,6 +341,16 @@ mod tests {
             }
             prop_assert_eq!(held, vec![1; 5 * hidden + 2]);
         }
+    }
+
+    #[test]
+    fn a_key_of_a_network_is_a_layer_with_its_biases() {
+        let cutter = network(4);
+        let of = Cut::Layers { keys: 2 };
+        let own = [0, 1].map(|number| cutter.entries(Block { number, of }));
+        let (one, other) = (0..12, 0..10);
+        assert_eq!((own[0].conv.clone(), own[0].fc.clone()), (vec![one], vec![]));
+        assert_eq!((own[1].conv.clone(), own[1].fc.clone()), (vec![], vec![other]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FcPlacement, Groups, Progress, ProtocolError, Roster, Strategy};
+use super::{FcPlacement, Groups, ProtocolError, Roster, Strategy};
 
 /// What a reader of a list of strategies wants to know of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -289,15 +289,11 @@ pub trait Kind {
     /// Values of the knobs, in the order of the card.
     fn values(&self) -> Vec<KnobValue>;
 
-    /// The state machine for a roster that fits the card, at the beginning or from a checkpoint.
+    /// The state machine for a roster that fits the card, at the beginning.
     ///
     /// # Errors
     /// A [`ProtocolError`] that says why this roster will not do.
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError>;
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError>;
 }
 
 /// Refuses a roster that does not fit the card, but for the number of examples.
@@ -383,14 +379,10 @@ macro_rules! catalogue {
                 })
             }
 
-            fn start(
-                &self,
-                roster: Roster,
-                from: Option<&Progress>,
-            ) -> Result<Box<dyn Strategy>, ProtocolError> {
+            fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
                 match self {
-                    $(StrategySpec::$plain => <$plain_kind as Default>::default().start(roster, from),)*
-                    $(StrategySpec::$variant(kind) => kind.start(roster, from),)*
+                    $(StrategySpec::$plain => <$plain_kind as Default>::default().start(roster),)*
+                    $(StrategySpec::$variant(kind) => kind.start(roster),)*
                 }
             }
         }
@@ -418,24 +410,19 @@ impl std::fmt::Display for StrategySpec {
     }
 }
 
-/// Sets up a strategy, at the beginning or from a checkpoint.
+/// Sets up a strategy, at the beginning.
 ///
 /// # Errors
 /// A [`ProtocolError`] that says what is wrong with the roster.
-pub fn strategy(
-    spec: StrategySpec,
-    roster: Roster,
-    from: Option<&Progress>,
-) -> Result<Box<dyn Strategy>, ProtocolError> {
+pub fn strategy(spec: StrategySpec, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
     check_roster(spec.card(), roster)?;
-    spec.start(roster.check()?, from)
+    spec.start(roster.check()?)
 }
 
 /// The three strategies that are [`Groups`] and have no knobs.
 mod plain {
     use super::{
-        Card, FcSupport, Grouping, Kind, KnobValue, Knobs, Progress, ProtocolError, Roster,
-        Strategy,
+        Card, FcSupport, Grouping, Kind, KnobValue, Knobs, ProtocolError, Roster, Strategy,
     };
 
     macro_rules! plain {
@@ -454,12 +441,8 @@ mod plain {
                     Vec::new()
                 }
 
-                fn start(
-                    &self,
-                    roster: Roster,
-                    from: Option<&Progress>,
-                ) -> Result<Box<dyn Strategy>, ProtocolError> {
-                    Ok(Box::new(super::Groups::new(roster, from)))
+                fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+                    Ok(Box::new(super::Groups::new(roster)))
                 }
             }
         };

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::rounds::{Rounds, Sharing};
-use super::{OuterRule, Progress, ProtocolError, Roster, Strategy};
+use super::{OuterRule, ProtocolError, Roster, Strategy};
 
 /// Per round each machine makes H local steps of the run's update rule from w₀ to w_i; then
 /// d = Σ (b_i/B)·(w₀ − w_i), m ← μₒ·m + d, w ← w₀ − ηₒ·(d + μₒ·m).
@@ -76,13 +76,9 @@ impl Kind for Diloco {
         ]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         let outer =
             OuterRule { learning_rate: self.outer_learning_rate, momentum: self.outer_momentum };
-        Ok(Box::new(Rounds::new(self.steps, Sharing::Copies(outer), roster, from)))
+        Ok(Box::new(Rounds::new(self.steps, Sharing::Copies(outer), roster)))
     }
 }

@@ -7,7 +7,7 @@ use super::catalogue::{
 };
 use super::groups::Pace;
 use super::ssp::lead;
-use super::{Groups, Progress, ProtocolError, Roster, Strategy, in_order};
+use super::{Groups, ProtocolError, Roster, Strategy, in_order};
 use crate::ids::GroupId;
 use crate::units::{SimDuration, SimTime};
 
@@ -67,18 +67,14 @@ impl Kind for Dssp {
         vec![KnobValue::Count(self.slack_low), KnobValue::Count(self.slack_high)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         self.check()?;
         let controller = Controller {
             knobs: *self,
             writes: vec![Writes::default(); roster.groups as usize],
             granted: vec![0; roster.groups as usize],
         };
-        Ok(Box::new(Groups::at_pace(Box::new(controller), roster, from)))
+        Ok(Box::new(Groups::at_pace(Box::new(controller), roster)))
     }
 }
 

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::solo::{Habit, Merge, Solo};
-use super::{Change, LocalMomentum, Parcel, Progress, ProtocolError, Roster, Strategy};
+use super::{Change, LocalMomentum, Parcel, ProtocolError, Roster, Strategy};
 use crate::ids::MachineId;
 use crate::units::SimTime;
 
@@ -60,20 +60,12 @@ impl Kind for Easgd {
         vec![KnobValue::Count(self.steps), KnobValue::Number(self.attraction)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Solo::new(Box::new(*self), roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Solo::new(Box::new(*self), roster)))
     }
 }
 
 impl Habit for Easgd {
-    fn keeps_models(&self) -> bool {
-        true
-    }
-
     fn pushes(&mut self, _machine: MachineId, steps: u32, _now: SimTime) -> bool {
         steps >= self.steps
     }

@@ -7,8 +7,8 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::{
-    Action, Application, Blocked, Change, Cycle, Event, ModelPart, Parcel, Progress, ProtocolError,
-    Roster, ServerRule, Share, Stage, Strategy, Term, Update, blocked_at, whereabouts,
+    Action, Application, Blocked, Change, Cycle, Event, ModelPart, Parcel, ProtocolError, Roster,
+    ServerRule, Share, Stage, Strategy, Term, Update, Work, blocked_at, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -105,13 +105,9 @@ impl Kind for GradientCoding {
         ]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         self.check(roster)?;
-        Ok(Box::new(Coded::new(*self, roster, from)))
+        Ok(Box::new(Coded::new(*self, roster)))
     }
 }
 
@@ -260,14 +256,14 @@ struct Coded {
 }
 
 impl Coded {
-    fn new(kind: GradientCoding, roster: Roster, from: Option<&Progress>) -> Self {
+    fn new(kind: GradientCoding, roster: Roster) -> Self {
         let n_machines = roster.conv_machines as usize;
         let mut coded = Coded {
             kind,
             roster,
             code: Code::new(&[], kind.partitions),
-            version: from.map_or(ModelVersion(0), |progress| progress.version),
-            cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
+            version: ModelVersion(0),
+            cycle: 0,
             machines: vec![Position::Absent; n_machines],
             since: vec![SimTime::ZERO; n_machines],
             speeds: vec![None; n_machines],
@@ -395,7 +391,7 @@ impl Coded {
         self.since[machine.index()] = now;
         let share = self.share(machine, self.code.held[machine.index()][index]);
         let cycle = Cycle { group: GroupId(0), number: self.cycle };
-        Action::Compute { cycle, share, stage: Stage::Local }
+        Action::Compute(Work::new(cycle, share, Stage::Local))
     }
 
     #[expect(
@@ -544,8 +540,8 @@ impl Strategy for Coded {
         blocked_at(self.machines.iter().copied(), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    fn cycles(&self) -> Vec<u64> {
+        vec![self.cycle]
     }
 }
 

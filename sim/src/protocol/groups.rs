@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, Progress, ProtocolError,
-    Roster, ServerRule, Share, Stage, Strategy, Update, mean_of,
+    Action, Application, Blocked, Cycle, Event, FcPlacement, ModelPart, ProtocolError, Roster,
+    ServerRule, Share, Stage, Strategy, Update, Work, mean_of,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion, Staleness};
 use crate::units::SimTime;
@@ -89,28 +89,23 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// A strategy for a checked roster, at the beginning or from a checkpoint.
-    pub fn new(roster: Roster, from: Option<&Progress>) -> Self {
-        Self::at_pace(Box::new(Unhindered), roster, from)
+    /// A strategy for a checked roster.
+    pub fn new(roster: Roster) -> Self {
+        Self::at_pace(Box::new(Unhindered), roster)
     }
 
     /// A strategy that differs from plain `groups` by its pace.
-    pub fn at_pace(pace: Box<dyn Pace>, roster: Roster, from: Option<&Progress>) -> Self {
-        let version = from.map_or(ModelVersion(0), |progress| progress.version);
-        let fc_version = from.map_or(ModelVersion(0), |progress| progress.fc_version);
-        let cycle_of = |group: GroupId| {
-            from.and_then(|progress| progress.cycles.get(group.index()).copied()).unwrap_or(0)
-        };
+    pub fn at_pace(pace: Box<dyn Pace>, roster: Roster) -> Self {
         Groups {
             roster,
             pace,
-            version,
-            fc_version,
+            version: ModelVersion(0),
+            fc_version: ModelVersion(0),
             fc_serving: None,
             fc_queue: VecDeque::new(),
             groups: roster
                 .group_ids()
-                .map(|group| Group { cycle: cycle_of(group), read: version, served: Vec::new() })
+                .map(|_| Group { cycle: 0, read: ModelVersion(0), served: Vec::new() })
                 .collect(),
             machines: vec![Position::Absent; roster.conv_machines as usize],
             leaving: vec![false; roster.conv_machines as usize],
@@ -187,7 +182,7 @@ impl Groups {
 
     fn compute(&self, machine: MachineId, stage: Stage) -> Action {
         let share = self.roster.share_of(machine);
-        Action::Compute { cycle: self.cycle(self.roster.group_of(machine)), share, stage }
+        Action::Compute(Work::new(self.cycle(self.roster.group_of(machine)), share, stage))
     }
 
     fn serve_next(&mut self, actions: &mut Vec<Action>) {
@@ -534,11 +529,7 @@ impl Strategy for Groups {
             .collect()
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
-            version: self.version,
-            fc_version: self.fc_version,
-            cycles: self.groups.iter().map(|group| group.cycle).collect(),
-        }
+    fn cycles(&self) -> Vec<u64> {
+        self.groups.iter().map(|group| group.cycle).collect()
     }
 }

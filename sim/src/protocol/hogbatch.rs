@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::solo::{Habit, Merge, Solo};
-use super::{Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Strategy, in_order};
+use super::{Parcel, ProtocolError, Roster, ServerRule, Share, Strategy, in_order};
 use crate::ids::MachineId;
 use crate::units::SimTime;
 
@@ -80,11 +80,7 @@ impl Kind for Hogbatch {
         [large_machines, small_batch, large_batch, growth].map(KnobValue::Count).into()
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         self.check()?;
         if self.large_machines > roster.conv_machines {
             let reason = format!(
@@ -102,7 +98,7 @@ impl Kind for Hogbatch {
             updates: vec![0; roster.conv_machines as usize],
             there: vec![true; roster.conv_machines as usize],
         };
-        Ok(Box::new(Solo::new(Box::new(sizes), roster, from)))
+        Ok(Box::new(Solo::new(Box::new(sizes), roster)))
     }
 }
 

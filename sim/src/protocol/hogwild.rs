@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::keys::{Keys, Order};
-use super::{Progress, ProtocolError, Roster, Strategy};
+use super::{ProtocolError, Roster, Strategy};
 
 /// Every thread reads the shared model, computes a gradient on it and adds −η·g to it, while others
 /// do the same. Explicit momentum is shared like the model: v ← μ·v − η·g, w ← w + v.
@@ -50,11 +50,7 @@ impl Kind for Hogwild {
         vec![KnobValue::Count(self.blocks)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Keys::new(Order::OneByOne, self.blocks, roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Keys::new(Order::OneByOne, self.blocks, roster)))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::blocks::{Block, Cut};
 use super::{
-    Action, Application, Blocked, Cycle, Event, Memory, ModelPart, Parcel, Progress, ProtocolError,
-    Roster, ServerRule, Stage, Strategy, Term, Update, blocked_at, whereabouts,
+    Action, Application, Blocked, Cycle, Event, Memory, ModelPart, Parcel, ProtocolError, Roster,
+    ServerRule, Stage, Strategy, Term, Update, Work, blocked_at, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -12,7 +12,7 @@ use crate::units::SimTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Each is read again at the instant of its own write, while the next one is pushed. Machine i
-    /// begins with block i.
+    /// begins with block i. Blocks are keys of layers.
     EachAtItsWrite,
     /// One after the other is written, then one after the other is read.
     OneByOne,
@@ -58,21 +58,17 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(order: Order, blocks: u32, roster: Roster, from: Option<&Progress>) -> Self {
-        let version = from.map_or(ModelVersion(0), |progress| progress.version);
-        // An interrupted run goes on with whole gradients, each of which wrote every block once.
+    pub(super) fn new(order: Order, blocks: u32, roster: Roster) -> Self {
+        let version = ModelVersion(0);
         let blocks = vec![version; blocks as usize];
-        let cycle_of = |machine: MachineId| {
-            from.and_then(|progress| progress.cycles.get(machine.index()).copied()).unwrap_or(0)
-        };
-        let machine = |id: MachineId| Machine {
+        let machine = Machine {
             position: Position::Absent,
-            cycle: cycle_of(id),
+            cycle: 0,
             read: version,
             blocks: blocks.clone(),
             leaving: false,
         };
-        let machines = roster.machine_ids().map(machine).collect();
+        let machines = vec![machine; roster.conv_machines as usize];
         Keys { roster, order, version, blocks, machines }
     }
 
@@ -81,7 +77,12 @@ impl Keys {
     }
 
     fn block(&self, number: u32) -> Block {
-        Block { number, of: Cut::Even { blocks: self.n_blocks() } }
+        let blocks = self.n_blocks();
+        let of = match self.order {
+            Order::EachAtItsWrite => Cut::Layers { keys: blocks },
+            Order::OneByOne => Cut::Even { blocks },
+        };
+        Block { number, of }
     }
 
     fn compute(&mut self, id: MachineId, actions: &mut Vec<Action>) {
@@ -89,7 +90,7 @@ impl Keys {
         own.position = Position::Computes;
         let cycle = Cycle { group: GroupId(id.0), number: own.cycle };
         let share = self.roster.share_of(id);
-        actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+        actions.push(Action::Compute(Work::new(cycle, share, Stage::Local)));
     }
 
     fn read_block(&mut self, id: MachineId, number: u32, actions: &mut Vec<Action>) {
@@ -280,12 +281,8 @@ impl Strategy for Keys {
         blocked_at(self.machines.iter().map(|own| own.position), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
-            version: self.version,
-            fc_version: ModelVersion(0),
-            cycles: self.machines.iter().map(|machine| machine.cycle).collect(),
-        }
+    fn cycles(&self) -> Vec<u64> {
+        self.machines.iter().map(|machine| machine.cycle).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::rounds::{Rounds, Sharing};
-use super::{OuterRule, Progress, ProtocolError, Roster, Strategy};
+use super::{OuterRule, ProtocolError, Roster, Strategy};
 
 /// Per round each machine makes τ local steps v_i ← μ·v_i − η·(g_i + λ·w_i), w_i ← w_i + v_i, from
 /// the same model; then w ← Σ (b_i/B)·w_i.
@@ -43,13 +43,9 @@ impl Kind for LocalSgd {
         vec![KnobValue::Count(self.steps)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
         // w₀ − Σ (b_i/B)·(w₀ − w_i) is the mean of the local models.
         let average = OuterRule { learning_rate: 1.0, momentum: 0.0 };
-        Ok(Box::new(Rounds::new(self.steps, Sharing::Copies(average), roster, from)))
+        Ok(Box::new(Rounds::new(self.steps, Sharing::Copies(average), roster)))
     }
 }

@@ -71,8 +71,8 @@ pub use adsp::Adsp;
 pub use agn::Agn;
 pub use async_local::{AsyncLocal, StepsOfMachines};
 pub use async_per_key::AsyncPerKey;
-pub use backup_workers::{BackupWorkers, Late};
-pub use blocks::{Block, Cut, Cutter, Entries};
+pub use backup_workers::{BackupWorkers, Dropped, Late};
+pub use blocks::{Block, Cut, Cutter, Entries, Piece, keys_of, placed};
 pub use catalogue::{
     Card, Edge, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, StrategySpec,
     Typical, strategy,
@@ -86,7 +86,7 @@ pub use hogbatch::Hogbatch;
 pub use hogwild::Hogwild;
 pub use local_sgd::LocalSgd;
 pub use replicas::{Holding, Replicas};
-pub use server::{ModelServer, ModelSnapshot};
+pub use server::{ModelContents, ModelServer, ModelSnapshot};
 pub use ssp::Ssp;
 pub use staleness_aware::StalenessAware;
 pub use subnets::Subnets;
@@ -167,6 +167,32 @@ pub struct Share {
     pub size: u32,
 }
 
+/// A stage of a cycle on a machine's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What it is computed for.
+    pub cycle: Cycle,
+    /// Number of the cycle whose examples they are: its own, or that of a mini-batch that was
+    /// dropped and is computed again.
+    pub examples_of: u64,
+    /// Which of its examples, and who computes.
+    pub share: Share,
+    /// Which part of the cycle.
+    pub stage: Stage,
+}
+
+impl Work {
+    /// A stage on examples of its own cycle.
+    pub fn new(cycle: Cycle, share: Share, stage: Stage) -> Self {
+        Work { cycle, examples_of: cycle.number, share, stage }
+    }
+
+    /// The cycle whose examples they are.
+    pub fn mini_batch(&self) -> Cycle {
+        Cycle { number: self.examples_of, ..self.cycle }
+    }
+}
+
 /// Something that happened, told to a strategy in the order in which it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -200,6 +226,9 @@ pub enum Event {
     Computed {
         /// Who computed.
         machine: MachineId,
+        /// The loss of which it is the gradient, where it is known and [`Strategy::wants_losses`].
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        loss: Option<Loss>,
     },
     /// What a machine pushed is at the model server.
     PushArrived {
@@ -238,7 +267,40 @@ pub enum Event {
     },
 }
 
+/// The finite loss of a mini-batch; equal to another where all bits are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Loss(f64);
+
+impl Loss {
+    /// A loss, if it is a finite number.
+    pub fn new(loss: f64) -> Option<Self> {
+        loss.is_finite().then_some(Loss(loss))
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl PartialEq for Loss {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Loss {}
+
 impl Event {
+    /// The same with the loss that a machine has computed, if it is its gradient that is there.
+    pub fn with_loss(self, loss: impl FnOnce(MachineId) -> Option<Loss>) -> Self {
+        match self {
+            Event::Computed { machine, .. } => Event::Computed { machine, loss: loss(machine) },
+            other => other,
+        }
+    }
+
     /// The machine that it happened to; `None` for the FC server.
     pub fn machine(self) -> Option<MachineId> {
         match self {
@@ -246,7 +308,7 @@ impl Event {
             | Event::ModelArrived { machine }
             | Event::ActivationsArrived { machine }
             | Event::GradientArrived { machine }
-            | Event::Computed { machine }
+            | Event::Computed { machine, .. }
             | Event::PushArrived { machine }
             | Event::BlockArrived { machine, .. }
             | Event::BlockPushed { machine, .. }
@@ -293,14 +355,7 @@ pub enum Action {
     /// Let a machine compute; answered by [`Event::ActivationsArrived`] after
     /// [`Stage::Forward`], by [`Event::Computed`] after [`Stage::Local`], else by
     /// [`Event::GradientArrived`].
-    Compute {
-        /// What the mini-batch belongs to.
-        cycle: Cycle,
-        /// Which examples, and who computes.
-        share: Share,
-        /// Which part of the cycle.
-        stage: Stage,
-    },
+    Compute(Work),
     /// Let the FC server compute a group's mini-batch with the FC model as it is now; answered by
     /// [`Event::FcServed`].
     ServeFc {
@@ -328,16 +383,15 @@ pub enum Action {
     /// Let the model server's model and a machine's local model, which has just arrived, attract
     /// each other.
     Exchange(Exchange),
-    /// Send a machine its own local model back, as the server has changed it, or let it go on from
-    /// there after an interruption; answered by [`Event::ModelArrived`]. A machine that holds none
-    /// is sent the model as it is now.
+    /// Send a machine its own local model back, as the server has changed it; answered by
+    /// [`Event::ModelArrived`].
     ReturnModel {
         /// The receiver.
         machine: MachineId,
     },
     /// Send a machine a block of the model as it is now; answered by [`Event::BlockArrived`].
     ///
-    /// A block of an even cut takes the place of that block of the machine's local model; a subnet
+    /// A block of a cut that is no subnet takes the place of that block of the machine's local model; a subnet
     /// is all that the machine then holds.
     SendBlock {
         /// The receiver.
@@ -412,8 +466,11 @@ pub enum ServerRule {
     Scaled(f32),
     /// The sum is an outer gradient.
     Outer(OuterRule),
-    /// The block of the machine's local model takes the place of that of the server's.
+    /// The block of the machine's local model, or the mean of several, takes the place of that of
+    /// the server's.
     Replace,
+    /// The model becomes the mean of local models, of which two may count more and less.
+    Perturbed(Perturbation),
     /// The sum is an outer gradient whose momentum waits for others.
     Delayed {
         /// The rule, whose gradients are divided by `arrivals`.
@@ -423,6 +480,23 @@ pub enum ServerRule {
         /// Whether it waits any longer.
         momentum: MomentumTurn,
     },
+}
+
+/// Σ α_i·w_i in the place of the model, where (1 + δ)·α and (1 − δ)·α stand for the α of two models
+/// as long as the root mean square of the parameters stays below a bound for every
+/// model.
+///
+/// Source: Adaptive Elastic Training, arXiv:2110.07029.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Perturbation {
+    /// Whose model counts more.
+    pub most: MachineId,
+    /// Whose model counts less.
+    pub least: MachineId,
+    /// δ in [0, 1).
+    pub factor: f32,
+    /// The bound.
+    pub below: f32,
 }
 
 /// What a delayed outer gradient does to the momentum.
@@ -699,17 +773,6 @@ pub fn mean_of(shares: &[Share]) -> Vec<Term> {
     shares.iter().map(|share| Term { machine: share.machine, weight: weight(share) }).collect()
 }
 
-/// Where a strategy stands between cycles, to start again from a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Updates applied to the conv (or whole) model.
-    pub version: ModelVersion,
-    /// Updates applied to a merged FC model.
-    pub fc_version: ModelVersion,
-    /// Cycles that each group has completed.
-    pub cycles: Vec<u64>,
-}
-
 /// The machine that an event happened to, and where it stands among all of them.
 fn whereabouts<M, P>(
     event: Event,
@@ -762,10 +825,17 @@ pub enum Memory {
 }
 
 /// A synchronisation strategy.
+///
+/// Its state is what it has been told: the same events bring a new one to where another stands.
 pub trait Strategy: Send {
     /// Where its model is.
     fn memory(&self) -> Memory {
         Memory::AtServer
+    }
+
+    /// Whether it goes by the losses of mini-batches.
+    fn wants_losses(&self) -> bool {
+        false
     }
 
     /// Takes in what happened, and when by the driver's clock, and appends what to do about it.
@@ -783,8 +853,8 @@ pub trait Strategy: Send {
     /// Who waits for whom, when nothing else can happen.
     fn blocked(&self) -> Vec<Blocked>;
 
-    /// Where the strategy stands; unfinished cycles count as not begun.
-    fn progress(&self) -> Progress;
+    /// Cycles that each group has completed.
+    fn cycles(&self) -> Vec<u64>;
 }
 
 impl Action {

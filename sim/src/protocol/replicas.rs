@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Change, Entries, Gradient, InitialModel, LocalMomentum, ModelSnapshot, Parcel, UpdateRule,
+    Block, Change, Cutter, Entries, Gradient, InitialModel, LocalMomentum, Loss, ModelSnapshot,
+    Parcel, UpdateRule,
 };
 use crate::ids::MachineId;
 
@@ -21,27 +22,36 @@ struct Replica {
     sum: Option<Gradient>,
     /// Its last gradient, or what it made of it to push.
     outgoing: Gradient,
-    /// The entries that it holds, where that is not the whole model: all others are 0 and stay so.
-    subnet: Option<Entries>,
-    /// While it is in a cycle, what it held when that began.
-    began: Option<Beginning>,
+    /// The loss of its last gradient, until the strategy has been told.
+    loss: Option<Loss>,
+    /// What it holds, where that is not the whole model: all other entries are 0 and stay so.
+    subnet: Option<Part>,
 }
 
-/// What a machine holds of its own when a cycle begins.
-#[derive(Clone, Debug, Default)]
-struct Beginning {
-    /// The local model; `None` where the cycle begins with the server's.
-    model: Option<ModelSnapshot>,
-    velocity: Option<Gradient>,
+/// The part of the model that a machine holds.
+#[derive(Clone, Debug)]
+struct Part {
+    block: Block,
+    entries: Entries,
 }
 
-/// What a machine holds of its own between two cycles, for a checkpoint.
+/// What a machine holds, for a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holding {
-    /// Its local model, where it goes on from that.
-    pub model: Option<InitialModel>,
+    /// The model that it was sent last, where its own is another by now.
+    pub received: Option<InitialModel>,
+    /// The model that it computes on.
+    pub local: Option<InitialModel>,
     /// Velocity of its local steps.
     pub velocity: Option<InitialModel>,
+    /// Its running sum of gradients.
+    pub sum: Option<InitialModel>,
+    /// Its last gradient, or what it made of it to push.
+    pub outgoing: Option<InitialModel>,
+    /// The loss of its last gradient, until the strategy has been told.
+    pub loss: Option<Loss>,
+    /// The subnet that it holds, where that is not the whole model.
+    pub subnet: Option<Block>,
 }
 
 /// The models and gradients of all machines, and every local change of them.
@@ -65,7 +75,6 @@ impl Replicas {
         replica.local = Some(model.clone());
         replica.received = Some(model);
         (replica.sum, replica.subnet) = (None, None);
-        replica.began = Some(Beginning { model: None, velocity: replica.velocity.clone() });
     }
 
     /// A machine is sent some entries of a model, in the place of those that it holds.
@@ -76,73 +85,36 @@ impl Replicas {
         copy(&model.fc, &mut local.fc, &entries.fc);
     }
 
-    /// A machine is sent some entries of a model, and no longer holds any other.
-    pub fn receive_subnet(&mut self, machine: MachineId, model: &ModelSnapshot, entries: Entries) {
+    /// A machine is sent a block of a model, the entries of which are given, and no longer holds any
+    /// other.
+    pub(super) fn receive_subnet(
+        &mut self,
+        machine: MachineId,
+        model: &ModelSnapshot,
+        (block, entries): (Block, Entries),
+    ) {
         let nothing = |part: &[f32]| Arc::new(vec![0.0; part.len()]);
         let empty = ModelSnapshot { conv: nothing(&model.conv), fc: nothing(&model.fc) };
         self.machines[machine.index()].local = Some(empty);
         self.receive_block(machine, model, &entries);
-        let replica = &mut self.machines[machine.index()];
-        replica.subnet = Some(entries);
-        replica.began = Some(Beginning { model: None, velocity: replica.velocity.clone() });
-    }
-
-    /// A machine begins a cycle with its local model; with the present one if it has none.
-    pub fn go_on(&mut self, machine: MachineId, present: impl FnOnce() -> ModelSnapshot) {
-        if self.machines[machine.index()].local.is_none() {
-            self.receive(machine, present());
-        }
-        let replica = &mut self.machines[machine.index()];
-        let (model, velocity) = (replica.local.clone(), replica.velocity.clone());
-        replica.began = Some(Beginning { model, velocity });
+        self.machines[machine.index()].subnet = Some(Part { block, entries });
     }
 
     /// A machine's cycle is over: it no longer needs the models that it holds.
     pub fn release(&mut self, machine: MachineId) {
         let replica = &mut self.machines[machine.index()];
-        (replica.local, replica.received, replica.began) = (None, None, None);
+        (replica.local, replica.received) = (None, None);
     }
 
-    /// Makes cycles that are not over undone, as an interruption does.
-    pub fn interrupt(&mut self) {
-        for replica in &mut self.machines {
-            if let Some(Beginning { model, velocity }) = replica.began.take() {
-                (replica.local, replica.velocity) = (model, velocity);
-            }
-            (replica.received, replica.sum, replica.subnet) = (None, None, None);
-        }
-    }
-
-    /// What [`Replicas::interrupt`] would leave, machine by machine.
+    /// What every machine holds, in order.
     pub fn holdings(&self) -> Vec<Holding> {
-        let whole = |model: &ModelSnapshot| InitialModel {
-            conv: model.conv.to_vec(),
-            fc: model.fc.to_vec(),
-        };
-        let entries = |velocity: &Gradient| InitialModel {
-            conv: velocity.conv.clone(),
-            fc: velocity.fc.clone(),
-        };
-        let holding = |replica: &Replica| {
-            let (model, velocity) = match &replica.began {
-                Some(Beginning { model, velocity }) => (model, velocity),
-                None => (&replica.local, &replica.velocity),
-            };
-            Holding { model: model.as_ref().map(whole), velocity: velocity.as_ref().map(entries) }
-        };
-        self.machines.iter().map(holding).collect()
+        self.machines.iter().map(Replica::holding).collect()
     }
 
-    /// Machines that hold what they held when a run was interrupted.
-    pub fn holding(n_machines: u32, holdings: Vec<Holding>) -> Self {
-        let mut replicas = Replicas::new(n_machines);
-        for (replica, Holding { model, velocity }) in replicas.machines.iter_mut().zip(holdings) {
-            replica.local = model
-                .map(|model| ModelSnapshot { conv: Arc::new(model.conv), fc: Arc::new(model.fc) });
-            replica.velocity =
-                velocity.map(|velocity| Gradient { conv: velocity.conv, fc: velocity.fc });
-        }
-        replicas
+    /// Machines that hold what they held in another process; models are cut as there.
+    pub fn holding(holdings: Vec<Holding>, cutter: &Cutter) -> Self {
+        let own = |holding| Replica::with(holding, cutter);
+        Replicas { machines: holdings.into_iter().map(own).collect() }
     }
 
     /// A machine is gone with the models, the velocity and the sum that it held. What it has pushed
@@ -168,14 +140,17 @@ impl Replicas {
         &mut self.machines[machine.index()].outgoing
     }
 
-    /// The local model, for an exchange with the server's, which ends the cycle.
+    /// Where a driver puts the loss of what a machine has computed, and takes it from.
+    pub fn loss_mut(&mut self, machine: MachineId) -> &mut Option<Loss> {
+        &mut self.machines[machine.index()].loss
+    }
+
+    /// The local model, for an exchange with the server's.
     ///
     /// # Panics
     /// When the machine holds no model.
     pub(super) fn local_mut(&mut self, machine: MachineId) -> &mut ModelSnapshot {
-        let replica = &mut self.machines[machine.index()];
-        replica.began = None;
-        replica.local.as_mut().expect("a machine has a local model")
+        self.machines[machine.index()].local.as_mut().expect("a machine has a local model")
     }
 
     /// Carries out [`super::Action::Change`] under the run's update rule.
@@ -219,6 +194,52 @@ impl Replicas {
 }
 
 impl Replica {
+    fn holding(&self) -> Holding {
+        let whole = |model: &ModelSnapshot| InitialModel {
+            conv: model.conv.to_vec(),
+            fc: model.fc.to_vec(),
+        };
+        let entries = |entries: &Gradient| InitialModel {
+            conv: entries.conv.clone(),
+            fc: entries.fc.clone(),
+        };
+        let is_another = |received: &&ModelSnapshot| {
+            let same = |local: &ModelSnapshot| {
+                Arc::ptr_eq(&received.conv, &local.conv) && Arc::ptr_eq(&received.fc, &local.fc)
+            };
+            !self.local.as_ref().is_some_and(same)
+        };
+        let is_there = |own: &&Gradient| !(own.conv.is_empty() && own.fc.is_empty());
+        Holding {
+            received: self.received.as_ref().filter(is_another).map(whole),
+            local: self.local.as_ref().map(whole),
+            velocity: self.velocity.as_ref().map(entries),
+            sum: self.sum.as_ref().map(entries),
+            outgoing: Some(&self.outgoing).filter(is_there).map(entries),
+            loss: self.loss,
+            subnet: self.subnet.as_ref().map(|part| part.block),
+        }
+    }
+
+    fn with(holding: Holding, cutter: &Cutter) -> Self {
+        let snapshot = |model: InitialModel| ModelSnapshot {
+            conv: Arc::new(model.conv),
+            fc: Arc::new(model.fc),
+        };
+        let entries = |model: InitialModel| Gradient { conv: model.conv, fc: model.fc };
+        let Holding { received, local, velocity, sum, outgoing, loss, subnet } = holding;
+        let local = local.map(snapshot);
+        Replica {
+            received: received.map(snapshot).or_else(|| local.clone()),
+            local,
+            velocity: velocity.map(entries),
+            sum: sum.map(entries),
+            outgoing: outgoing.map(entries).unwrap_or_default(),
+            loss,
+            subnet: subnet.map(|block| Part { block, entries: cutter.entries(block) }),
+        }
+    }
+
     fn step(&mut self, momentum: LocalMomentum, rule: UpdateRule) {
         let model = self.local.as_mut().expect("a machine steps on a model it holds");
         let (conv, fc) = (Arc::make_mut(&mut model.conv), Arc::make_mut(&mut model.fc));
@@ -230,7 +251,7 @@ impl Replica {
         let velocity = self.velocity.get_or_insert_with(at_rest);
         let all = |part: &[f32]| std::iter::once(0..part.len()).collect();
         let whole = || Entries { conv: all(conv), fc: all(fc) };
-        let held = self.subnet.clone().unwrap_or_else(whole);
+        let held = self.subnet.as_ref().map_or_else(whole, |part| part.entries.clone());
         for own in held.conv {
             let gradient = &self.outgoing.conv[own.clone()];
             rule.apply(&mut conv[own.clone()], &mut velocity.conv[own], gradient);

@@ -1,10 +1,12 @@
 //! Rounds of local steps: all machines step on models of their own, then their changes are
 //! averaged.
 
+use std::num::NonZeroU32;
+
 use super::{
     Action, Application, Block, Blocked, Change, Cut, Cycle, Event, LocalMomentum, ModelPart,
-    OuterRule, Parcel, Progress, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term,
-    Update, blocked_at, mean_of, whereabouts,
+    OuterRule, Parcel, ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Update, Work,
+    blocked_at, mean_of, whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
 use crate::units::SimTime;
@@ -28,8 +30,8 @@ enum Position {
 pub(super) enum Sharing {
     /// All of it; the mean of what they come to changes the model.
     Copies(OuterRule),
-    /// A subnet each, which is written back.
-    Subnets,
+    /// Subnets, which are written back: so many, or one for each machine.
+    Subnets(Option<NonZeroU32>),
 }
 
 /// The strategies `local_sgd`, `diloco` and `subnets`.
@@ -40,8 +42,9 @@ pub(super) enum Sharing {
 /// w_i takes its place.
 ///
 /// A round that loses a machine goes on with the others, and its mean is over their shares; the lost
-/// steps are dropped, and a lost subnet stays what it was. A machine that joins waits for the next
-/// round.
+/// steps are dropped, and a lost subnet stays what it was. Of a machine that trains several subnets
+/// in a round, those that are written back stay, but none of its examples count. A machine that joins
+/// waits for the next round.
 #[derive(Debug)]
 pub(super) struct Rounds {
     roster: Roster,
@@ -51,25 +54,23 @@ pub(super) struct Rounds {
     /// Local steps of each machine before this round.
     cycle: u64,
     machines: Vec<Position>,
+    /// Subnets that each machine has trained in this round.
+    trained: Vec<u32>,
     /// Whether a machine goes when the round ends.
     leaving: Vec<bool>,
 }
 
 impl Rounds {
     /// Rounds of `steps` local steps, at least 1.
-    pub(super) fn new(
-        steps: u32,
-        sharing: Sharing,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Self {
+    pub(super) fn new(steps: u32, sharing: Sharing, roster: Roster) -> Self {
         Rounds {
             roster,
             steps,
             sharing,
-            version: from.map_or(ModelVersion(0), |progress| progress.version),
-            cycle: from.and_then(|progress| progress.cycles.first().copied()).unwrap_or(0),
+            version: ModelVersion(0),
+            cycle: 0,
             machines: vec![Position::Absent; roster.conv_machines as usize],
+            trained: vec![0; roster.conv_machines as usize],
             leaving: vec![false; roster.conv_machines as usize],
         }
     }
@@ -83,6 +84,7 @@ impl Rounds {
 
     /// Begins a round with all machines that are there; those that were leaving go.
     fn send_models(&mut self, actions: &mut Vec<Action>) {
+        self.trained.fill(0);
         for machine in self.roster.machine_ids() {
             let own = &mut self.machines[machine.index()];
             if std::mem::take(&mut self.leaving[machine.index()]) {
@@ -93,7 +95,7 @@ impl Rounds {
                 let version = self.version;
                 actions.push(match self.sharing {
                     Sharing::Copies(_) => Action::SendModel { machine, version },
-                    Sharing::Subnets => {
+                    Sharing::Subnets(_) => {
                         Action::SendBlock { machine, block: self.subnet(machine), version }
                     }
                 });
@@ -124,10 +126,11 @@ impl Rounds {
             Position::Pushes => self.steps,
             _ => 0,
         };
+        let lost = lost + self.trained[machine.index()] * self.steps;
         let share = self.roster.share_of(machine);
         actions.extend((0..lost).map(|_| Action::Drop { share }));
         self.machines[machine.index()] = Position::Gone;
-        self.leaving[machine.index()] = false;
+        (self.leaving[machine.index()], self.trained[machine.index()]) = (false, 0);
         self.settle(actions);
     }
 
@@ -151,16 +154,46 @@ impl Rounds {
         }
     }
 
+    fn n_subnets(&self) -> u32 {
+        match self.sharing {
+            Sharing::Subnets(Some(subnets)) => subnets.get(),
+            Sharing::Subnets(None) => self.roster.conv_machines,
+            Sharing::Copies(_) => 1,
+        }
+    }
+
+    /// The subnet that a machine trains, or trains next: every N-th from its own number on; where
+    /// there are fewer than machines, several have the same.
     fn subnet(&self, machine: MachineId) -> Block {
-        let (subnets, round) = (self.roster.conv_machines, self.version.0);
-        Block { number: machine.0, of: Cut::Subnets { subnets, round } }
+        let (subnets, round) = (self.n_subnets(), self.version.0);
+        let nth = machine.0 + self.trained[machine.index()] * self.roster.conv_machines;
+        let number = if nth < subnets { nth } else { machine.0 % subnets };
+        Block { number, of: Cut::Subnets { subnets, round } }
+    }
+
+    /// Subnets that a machine trains in a round, one after the other.
+    fn n_of(&self, machine: MachineId) -> u32 {
+        let (subnets, machines) = (self.n_subnets(), self.roster.conv_machines);
+        (subnets.saturating_sub(machine.0)).div_ceil(machines).max(1)
+    }
+
+    /// Local steps of a machine in a round: as many for each of its subnets.
+    fn steps_of(&self, machine: MachineId) -> u64 {
+        u64::from(self.steps) * u64::from(self.n_of(machine))
+    }
+
+    /// Local steps of the machine that makes most of them.
+    fn steps_of_round(&self) -> u64 {
+        self.steps_of(MachineId(0))
     }
 
     fn compute(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
         self.machines[machine.index()] = Position::Steps(step);
-        let cycle = Cycle { group: GroupId(0), number: self.cycle + u64::from(step) };
+        let before = u64::from(self.trained[machine.index()]) * u64::from(self.steps);
+        let number = self.cycle + before + u64::from(step);
+        let cycle = Cycle { group: GroupId(0), number };
         let share = self.roster.share_of(machine);
-        actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+        actions.push(Action::Compute(Work::new(cycle, share, Stage::Local)));
     }
 
     fn on_computed(&mut self, machine: MachineId, step: u32, actions: &mut Vec<Action>) {
@@ -174,7 +207,7 @@ impl Rounds {
             self.machines[machine.index()] = Position::Pushes;
             actions.push(match self.sharing {
                 Sharing::Copies(_) => Action::Push { machine, parcel: Parcel::Difference },
-                Sharing::Subnets => {
+                Sharing::Subnets(_) => {
                     let (block, parcel) = (self.subnet(machine), Parcel::Model);
                     Action::PushBlock { machine, block, parcel }
                 }
@@ -185,7 +218,7 @@ impl Rounds {
     fn write(&mut self, actions: &mut Vec<Action>) {
         let read = self.version;
         let group = GroupId(0);
-        let number = self.cycle + u64::from(self.steps) - 1;
+        let number = self.cycle + self.steps_of_round() - 1;
         let update = Update {
             part: ModelPart::Whole,
             cycle: Cycle { group, number },
@@ -195,8 +228,8 @@ impl Rounds {
         };
         let pushed = |share: &Share| self.machines[share.machine.index()] == Position::Pushed;
         let shares: Vec<Share> = self.roster.shares(group).filter(pushed).collect();
-        let examples: u64 = shares.iter().map(|share| u64::from(share.size)).sum();
-        let examples = examples * u64::from(self.steps);
+        let behind = |share: &Share| u64::from(share.size) * self.steps_of(share.machine);
+        let examples: u64 = shares.iter().map(behind).sum();
         match self.sharing {
             Sharing::Copies(outer) => actions.push(Action::Apply(Application {
                 update,
@@ -204,26 +237,48 @@ impl Rounds {
                 by: ServerRule::Outer(outer),
                 examples,
             })),
-            Sharing::Subnets => {
-                let pushed_by: Vec<MachineId> = shares.iter().map(|share| share.machine).collect();
-                let write_back = |machine: &MachineId| self.write_back(*machine, update);
-                actions.extend(pushed_by.iter().map(write_back));
+            Sharing::Subnets(_) => {
+                let pushed_by = shares.iter().map(|share| share.machine).collect();
+                actions.extend((0..self.n_subnets()).filter_map(|number| {
+                    let last = |share: &&Share| self.subnet(share.machine).number == number;
+                    let holders: Vec<Share> = shares.iter().filter(last).copied().collect();
+                    (!holders.is_empty()).then(|| self.write_back(&holders, update))
+                }));
                 actions.push(Action::Count { update, pushed_by, examples });
             }
         }
         self.version = update.written;
-        self.cycle += u64::from(self.steps);
+        self.cycle += self.steps_of_round();
         self.send_models(actions);
     }
 
-    /// Puts a machine's subnet in its place in the model.
-    fn write_back(&self, machine: MachineId, round: Update) -> Action {
+    /// Puts the mean of what machines have made of their subnet in its place in the model.
+    fn write_back(&self, holders: &[Share], round: Update) -> Action {
+        let part = ModelPart::Block(self.subnet(holders[0].machine));
         Action::Apply(Application {
-            update: Update { part: ModelPart::Block(self.subnet(machine)), ..round },
-            terms: vec![Term { machine, weight: 1.0 }],
+            update: Update { part, ..round },
+            terms: mean_of(holders),
             by: ServerRule::Replace,
             examples: 0,
         })
+    }
+
+    /// A subnet is there that is not its machine's last of the round: nobody else has it, so it is
+    /// written back at once, and the next one is sent.
+    fn go_on_to_the_next_subnet(&mut self, machine: MachineId, actions: &mut Vec<Action>) {
+        let (read, version) = (self.version, self.version);
+        let cycle = Cycle { group: GroupId(0), number: self.cycle };
+        let update = Update {
+            part: ModelPart::Whole,
+            cycle,
+            read,
+            written: read.next(),
+            staleness: read.since(read),
+        };
+        actions.push(self.write_back(&[self.roster.share_of(machine)], update));
+        self.trained[machine.index()] += 1;
+        self.machines[machine.index()] = Position::AwaitsModel;
+        actions.push(Action::SendBlock { machine, block: self.subnet(machine), version });
     }
 
     fn late(&self, position: Position) -> String {
@@ -266,6 +321,10 @@ impl Strategy for Rounds {
                 self.on_computed(machine, step, actions);
             }
             (Event::PushArrived { .. } | Event::BlockPushed { .. }, Position::Pushes) => {
+                if self.trained[machine.index()] + 1 < self.n_of(machine) {
+                    self.go_on_to_the_next_subnet(machine, actions);
+                    return Ok(());
+                }
                 self.machines[machine.index()] = Position::Pushed;
                 if self.all_at(Position::Pushed) {
                     self.write(actions);
@@ -289,8 +348,8 @@ impl Strategy for Rounds {
         blocked_at(self.machines.iter().copied(), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress { version: self.version, fc_version: ModelVersion(0), cycles: vec![self.cycle] }
+    fn cycles(&self) -> Vec<u64> {
+        vec![self.cycle]
     }
 }
 
@@ -319,7 +378,7 @@ mod tests {
         let roster =
             Roster { conv_machines: 2, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
         let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
-        let mut rounds = Rounds::new(1, Sharing::Copies(outer), roster, None);
+        let mut rounds = Rounds::new(1, Sharing::Copies(outer), roster);
         let mut actions = Vec::new();
         let machine = MachineId(1);
         rounds.handle(SimTime::ZERO, Event::Started { machine }, &mut actions).expect("in place");
@@ -334,21 +393,21 @@ mod tests {
         let roster =
             Roster { conv_machines: 1, groups: 1, fc: FcPlacement::Replicated, mini_batch: 2 };
         let outer = OuterRule { learning_rate: 1.0, momentum: 0.0 };
-        let mut rounds = Rounds::new(2, Sharing::Copies(outer), roster, None);
+        let mut rounds = Rounds::new(2, Sharing::Copies(outer), roster);
         let machine = MachineId(0);
         let mut numbers = Vec::new();
         for event in [
             Event::Started { machine },
             Event::ModelArrived { machine },
-            Event::Computed { machine },
-            Event::Computed { machine },
+            Event::Computed { machine, loss: None },
+            Event::Computed { machine, loss: None },
             Event::PushArrived { machine },
             Event::ModelArrived { machine },
         ] {
             let mut actions = Vec::new();
             rounds.handle(SimTime::ZERO, event, &mut actions).expect("in place");
             numbers.extend(actions.iter().filter_map(|action| match action {
-                Action::Compute { cycle, share: Share { size: 2, .. }, .. } => Some(cycle.number),
+                Action::Compute(work) => Some(work.examples_of),
                 _ => None,
             }));
         }

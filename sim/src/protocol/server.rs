@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     Application, Block, Cut, Cutter, Entries, Exchange, Gradient, InitialModel, ModelPart,
-    MomentumTurn, Replicas, Schedule, ServerRule, Share, Term, UpdateRule, mean_of,
+    MomentumTurn, Perturbation, Replicas, Schedule, ServerRule, Share, Term, UpdateRule, mean_of,
 };
 use crate::ids::MachineId;
 
@@ -16,6 +16,17 @@ pub struct ModelSnapshot {
     pub conv: Arc<Vec<f32>>,
     /// Parameters of the FC phase.
     pub fc: Arc<Vec<f32>>,
+}
+
+/// What a model server holds, for a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelContents {
+    /// Parameters.
+    pub weights: InitialModel,
+    /// Velocities, or outer momentum.
+    pub velocity: InitialModel,
+    /// Outer gradients since the momentum last changed, where it changes later.
+    pub waiting: Option<InitialModel>,
 }
 
 /// Weights and velocities of both phases under one update rule.
@@ -40,7 +51,7 @@ impl ModelServer {
         Self::with_velocity(rule, start, velocity)
     }
 
-    /// A model in motion, from a checkpoint.
+    /// A model in motion.
     ///
     /// # Panics
     /// When a velocity has another length than its weights.
@@ -72,16 +83,50 @@ impl ModelServer {
     /// # Panics
     /// When it has another length.
     pub fn overwrite(&mut self, weights: InitialModel, velocity: InitialModel) {
-        let cutter = self.cutter.clone();
-        *self = ModelServer { cutter, ..Self::with_velocity(self.rule, weights, velocity) };
+        let (cutter, schedule) = (self.cutter.clone(), self.schedule);
+        let other = Self::with_velocity(self.rule, weights, velocity);
+        *self = ModelServer { cutter, schedule, ..other };
+    }
+
+    /// What it holds, for a checkpoint.
+    pub fn contents(&self) -> ModelContents {
+        let (conv, fc) = (self.conv_velocity.clone(), self.fc_velocity.clone());
+        let waiting = self.waiting.as_ref();
+        ModelContents {
+            weights: InitialModel {
+                conv: self.weights.conv.to_vec(),
+                fc: self.weights.fc.to_vec(),
+            },
+            velocity: InitialModel { conv, fc },
+            waiting: waiting.map(|sum| InitialModel { conv: sum.conv.clone(), fc: sum.fc.clone() }),
+        }
+    }
+
+    /// Puts what a checkpoint holds in the place of what it holds.
+    ///
+    /// # Panics
+    /// When a velocity has another length than its weights.
+    pub fn restore(&mut self, contents: ModelContents) {
+        let ModelContents { weights, velocity, waiting } = contents;
+        self.overwrite(weights, velocity);
+        self.waiting = waiting.map(|sum| Gradient { conv: sum.conv, fc: sum.fc });
+    }
+
+    /// How the model is cut into blocks.
+    pub fn cutter(&self) -> &Cutter {
+        &self.cutter
     }
 
     /// Carries out [`super::Action::SendBlock`].
     pub fn send_block(&self, machine: MachineId, block: Block, replicas: &mut Replicas) {
         let entries = self.cutter.entries(block);
         match block.of {
-            Cut::Even { .. } => replicas.receive_block(machine, &self.weights, &entries),
-            Cut::Subnets { .. } => replicas.receive_subnet(machine, &self.weights, entries),
+            Cut::Even { .. } | Cut::Layers { .. } => {
+                replicas.receive_block(machine, &self.weights, &entries);
+            }
+            Cut::Subnets { .. } => {
+                replicas.receive_subnet(machine, &self.weights, (block, entries));
+            }
         }
     }
 
@@ -95,12 +140,6 @@ impl ModelServer {
     pub fn into_weights(self) -> InitialModel {
         let own = |part: Arc<Vec<f32>>| Arc::try_unwrap(part).unwrap_or_else(|part| part.to_vec());
         InitialModel { conv: own(self.weights.conv), fc: own(self.weights.fc) }
-    }
-
-    /// Forgets what a checkpoint does not hold: outer gradients that wait for the momentum to
-    /// change.
-    pub fn interrupt(&mut self) {
-        self.waiting = None;
     }
 
     /// The model as it is now.
@@ -160,22 +199,23 @@ impl ModelServer {
         if part != ModelPart::Fc {
             terms.iter().for_each(|term| replicas.release(term.machine));
         }
-        let sum = summed(part, terms, |machine| replicas.outgoing(machine));
-        self.apply_by(*by, part, (&sum.conv, &sum.fc));
+        if let ServerRule::Perturbed(perturbation) = by {
+            self.merge(terms, *perturbation, replicas);
+        } else {
+            let sum = summed(part, terms, |machine| replicas.outgoing(machine));
+            self.apply_by(*by, part, (&sum.conv, &sum.fc));
+        }
         self.rule.learning_rate = own_rate;
     }
 
-    /// Changes one block, by what the one machine behind it has pushed: a gradient or its model.
+    /// Changes one block, by what the machines behind it have pushed: a gradient, or their models.
     fn apply_block(&mut self, block: Block, application: &Application, replicas: &Replicas) {
         let Application { terms, by, .. } = application;
-        let [Term { machine, .. }] = terms.as_slice() else {
-            unreachable!("a block is changed by one machine at a time");
-        };
         let Entries { conv, fc } = self.cutter.entries(block);
-        let gradient = replicas.outgoing(*machine);
+        let sum = summed(ModelPart::Whole, terms, |machine| replicas.outgoing(machine));
         let parts = [
-            (&mut self.weights.conv, &mut self.conv_velocity, &gradient.conv, conv),
-            (&mut self.weights.fc, &mut self.fc_velocity, &gradient.fc, fc),
+            (&mut self.weights.conv, &mut self.conv_velocity, &*sum.conv, conv),
+            (&mut self.weights.fc, &mut self.fc_velocity, &*sum.fc, fc),
         ];
         for (weights, velocity, gradient, ranges) in parts {
             let weights = Arc::make_mut(weights);
@@ -188,7 +228,9 @@ impl ModelServer {
                         rule.apply(own, &mut velocity[range.clone()], &gradient[range]);
                     }
                     ServerRule::Replace => own.copy_from_slice(&gradient[range]),
-                    ServerRule::Outer(_) | ServerRule::Delayed { .. } => {
+                    ServerRule::Outer(_)
+                    | ServerRule::Delayed { .. }
+                    | ServerRule::Perturbed(_) => {
                         unreachable!("outer gradients are of whole models");
                     }
                 }
@@ -220,6 +262,7 @@ impl ModelServer {
                 self.rule = run_rule;
             }
             ServerRule::Replace => unreachable!("models are replaced block by block"),
+            ServerRule::Perturbed(_) => unreachable!("models are merged as a whole"),
             ServerRule::Outer(rule) => {
                 let weights = Arc::make_mut(&mut self.weights.conv);
                 rule.apply(weights, &mut self.conv_velocity, conv);
@@ -246,6 +289,27 @@ impl ModelServer {
         }
     }
 
+    /// w ← Σ α_i·(w − d_i) for what was pushed, d_i = w − w_i, with the weights of a perturbation.
+    fn merge(&mut self, terms: &[Term], perturbation: Perturbation, replicas: &Replicas) {
+        let terms = perturbation.weights(terms, |machine| {
+            let d = replicas.outgoing(machine);
+            let parts = [(&self.weights.conv, &d.conv), (&self.weights.fc, &d.fc)];
+            let pairs = || parts.iter().flat_map(|(w, d)| w.iter().zip(d.iter()));
+            let squares = pairs().map(|(w, d)| f64::from(w - d).powi(2));
+            #[expect(clippy::cast_precision_loss, reason = "a model has fewer than 2⁵³ parameters")]
+            let n = pairs().count() as f64;
+            (squares.sum::<f64>() / n).sqrt()
+        });
+        let kept: f32 = terms.iter().map(|term| term.weight).sum();
+        let sum = summed(ModelPart::Whole, &terms, |machine| replicas.outgoing(machine));
+        for (weights, sum) in [(&mut self.weights.conv, &sum.conv), (&mut self.weights.fc, &sum.fc)]
+        {
+            for (w, s) in Arc::make_mut(weights).iter_mut().zip(sum.iter()) {
+                *w = kept * *w - s;
+            }
+        }
+    }
+
     /// Carries out [`super::Action::Exchange`].
     ///
     /// # Panics
@@ -258,6 +322,25 @@ impl ModelServer {
             let (centre, local) = (Arc::make_mut(centre), Arc::make_mut(local));
             attract(exchange.attraction, centre, local);
         }
+    }
+}
+
+impl Perturbation {
+    /// The weights of the sum, for models whose root mean square is told.
+    fn weights(self, terms: &[Term], norm_of: impl Fn(MachineId) -> f64) -> Vec<Term> {
+        let is_small = |term: &Term| norm_of(term.machine) < f64::from(self.below);
+        if !terms.iter().all(is_small) {
+            return terms.to_vec();
+        }
+        let factor = |machine: MachineId| match machine {
+            _ if machine == self.most => 1.0 + self.factor,
+            _ if machine == self.least => 1.0 - self.factor,
+            _ => 1.0,
+        };
+        terms
+            .iter()
+            .map(|term| Term { weight: term.weight * factor(term.machine), ..*term })
+            .collect()
     }
 }
 
@@ -328,6 +411,7 @@ mod tests {
         Share { machine: MachineId(machine), offset: 0, size }
     }
 
+    /// case-32 (pytorch): one example beside three counts a quarter, not a half.
     #[test]
     fn unequal_shares_weigh_by_their_examples() {
         let terms = mean_of(&[share(0, 1), share(1, 3)]);
@@ -359,6 +443,28 @@ mod tests {
         let (mut centre, mut local) = (vec![1.0, -2.0], vec![3.0, 2.0]);
         attract(0.25, &mut centre, &mut local);
         assert_eq!((centre, local), (vec![1.5, -1.0], vec![2.5, 1.0]));
+    }
+
+    /// w = 1 with models of 0.5 and 0.8 that count 3 : 1, by hand.
+    #[test]
+    fn the_model_with_most_updates_counts_more_as_long_as_models_are_small() {
+        let (most, least) = (MachineId(0), MachineId(1));
+        let terms = [Term { machine: most, weight: 0.75 }, Term { machine: least, weight: 0.25 }];
+        let merged = |below: f32| {
+            let perturbation = Perturbation { most, least, factor: 0.5, below };
+            let rest = UpdateRule { learning_rate: 0.0, explicit_momentum: 0.0, weight_decay: 0.0 };
+            let mut server =
+                ModelServer::new(rest, InitialModel { conv: vec![1.0], fc: vec![1.0] });
+            let mut replicas = Replicas::new(2);
+            for (machine, d) in [(most, 0.5), (least, 0.2)] {
+                *replicas.outgoing_mut(machine) = Gradient { conv: vec![d], fc: vec![d] };
+            }
+            server.merge(&terms, perturbation, &replicas);
+            server.weights().conv[0]
+        };
+        // The root mean squares are 0.5 and 0.8.
+        assert!((merged(0.9) - (1.125 * 0.5 + 0.125 * 0.8)).abs() < 1e-6);
+        assert!((merged(0.7) - (0.75 * 0.5 + 0.25 * 0.8)).abs() < 1e-6);
     }
 
     #[test]

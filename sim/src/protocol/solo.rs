@@ -2,8 +2,8 @@
 //! the server answers, without waiting for others.
 
 use super::{
-    Action, Application, Blocked, Change, Cycle, Event, Exchange, ModelPart, Parcel, Progress,
-    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update, blocked_at,
+    Action, Application, Blocked, Change, Cycle, Event, Exchange, Loss, ModelPart, Parcel,
+    ProtocolError, Roster, ServerRule, Share, Stage, Strategy, Term, Update, Work, blocked_at,
     whereabouts,
 };
 use crate::ids::{GroupId, MachineId, ModelVersion};
@@ -31,13 +31,16 @@ pub(super) trait Habit: Send + std::fmt::Debug {
     /// What the server does with it on arrival.
     fn merge(&mut self, machine: MachineId) -> Merge;
 
-    /// Whether machines go on from models of their own.
-    fn keeps_models(&self) -> bool {
+    /// Told who is there whenever that changes.
+    fn takes_part(&mut self, _there: &[bool]) {}
+
+    /// Whether it is told the losses of gradients.
+    fn wants_losses(&self) -> bool {
         false
     }
 
-    /// Told who is there whenever that changes.
-    fn takes_part(&mut self, _there: &[bool]) {}
+    /// Told of every gradient, with its loss if that is known.
+    fn computed(&mut self, _loss: Option<Loss>, _now: SimTime) {}
 
     /// Told how long a machine took for its steps.
     fn timed(&mut self, _machine: MachineId, _steps: u32, _span: SimDuration) {}
@@ -92,21 +95,18 @@ pub(super) struct Solo {
 }
 
 impl Solo {
-    pub(super) fn new(habit: Box<dyn Habit>, roster: Roster, from: Option<&Progress>) -> Self {
-        let version = from.map_or(ModelVersion(0), |progress| progress.version);
-        let cycle_of = |machine: MachineId| {
-            from.and_then(|progress| progress.cycles.get(machine.index()).copied()).unwrap_or(0)
-        };
-        let machine = |id: MachineId| Machine {
+    pub(super) fn new(habit: Box<dyn Habit>, roster: Roster) -> Self {
+        let version = ModelVersion(0);
+        let machine = Machine {
             position: Position::Absent,
-            cycle: cycle_of(id),
+            cycle: 0,
             steps: 0,
             examples: 0,
             read: version,
             since: SimTime::ZERO,
             leaving: false,
         };
-        Solo { roster, habit, version, machines: roster.machine_ids().map(machine).collect() }
+        Solo { roster, habit, version, machines: vec![machine; roster.conv_machines as usize] }
     }
 
     fn send_model(&mut self, id: MachineId, actions: &mut Vec<Action>) {
@@ -127,7 +127,7 @@ impl Solo {
         own.position = Position::Steps;
         own.examples += u64::from(share.size);
         let cycle = Cycle { group: GroupId(id.0), number: own.cycle + u64::from(own.steps) };
-        actions.push(Action::Compute { cycle, share, stage: Stage::Local });
+        actions.push(Action::Compute(Work::new(cycle, share, Stage::Local)));
     }
 
     fn on_computed(&mut self, id: MachineId, now: SimTime, actions: &mut Vec<Action>) {
@@ -236,6 +236,10 @@ impl Solo {
 }
 
 impl Strategy for Solo {
+    fn wants_losses(&self) -> bool {
+        self.habit.wants_losses()
+    }
+
     fn handle(
         &mut self,
         now: SimTime,
@@ -247,17 +251,16 @@ impl Strategy for Solo {
         match (event, position) {
             (Event::Started { .. }, Position::Absent) => {
                 self.habit.started(id, now);
-                if self.habit.keeps_models() && self.machines[id.index()].cycle > 0 {
-                    self.return_model(id, actions);
-                } else {
-                    self.send_model(id, actions);
-                }
+                self.send_model(id, actions);
             }
             (Event::ModelArrived { .. }, Position::AwaitsModel) => {
                 self.machines[id.index()].since = now;
                 self.compute(id, actions);
             }
-            (Event::Computed { .. }, Position::Steps) => self.on_computed(id, now, actions),
+            (Event::Computed { loss, .. }, Position::Steps) => {
+                self.habit.computed(loss, now);
+                self.on_computed(id, now, actions);
+            }
             (Event::PushArrived { .. }, Position::Pushes) => self.on_push(id, actions),
             (Event::Failed { .. }, _) => self.on_failure(id, actions),
             (Event::Leaving { .. }, _) => self.on_leaving(id, actions),
@@ -275,12 +278,8 @@ impl Strategy for Solo {
         blocked_at(self.machines.iter().map(|own| own.position), waits_for)
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
-            version: self.version,
-            fc_version: ModelVersion(0),
-            cycles: self.machines.iter().map(|machine| machine.cycle).collect(),
-        }
+    fn cycles(&self) -> Vec<u64> {
+        self.machines.iter().map(|machine| machine.cycle).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use super::catalogue::{
     Card, FcSupport, Grouping, Kind, Knob, KnobValue, KnobValues, Knobs, Typical,
 };
 use super::groups::Pace;
-use super::{Groups, Progress, ProtocolError, Roster, Strategy};
+use super::{Groups, ProtocolError, Roster, Strategy};
 use crate::ids::GroupId;
 
 /// A group that has completed c cycles begins the next one once c − min c ≤ s over all groups, and
@@ -48,12 +48,8 @@ impl Kind for Ssp {
         vec![KnobValue::Count(self.slack)]
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Groups::at_pace(Box::new(*self), roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Groups::at_pace(Box::new(*self), roster)))
     }
 }
 

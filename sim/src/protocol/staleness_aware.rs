@@ -2,7 +2,7 @@
 
 use super::catalogue::{Card, FcSupport, Grouping, Kind, KnobValue, Knobs};
 use super::groups::Pace;
-use super::{Groups, Progress, ProtocolError, Roster, Strategy};
+use super::{Groups, ProtocolError, Roster, Strategy};
 use crate::ids::Staleness;
 
 /// w ← w − (η / max(1, τ))·g for a gradient of staleness τ; under explicit momentum
@@ -33,12 +33,8 @@ impl Kind for StalenessAware {
         Vec::new()
     }
 
-    fn start(
-        &self,
-        roster: Roster,
-        from: Option<&Progress>,
-    ) -> Result<Box<dyn Strategy>, ProtocolError> {
-        Ok(Box::new(Groups::at_pace(Box::new(*self), roster, from)))
+    fn start(&self, roster: Roster) -> Result<Box<dyn Strategy>, ProtocolError> {
+        Ok(Box::new(Groups::at_pace(Box::new(*self), roster)))
     }
 }
 

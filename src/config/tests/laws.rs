@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use omnivore_sim::hardware::{Network, ParameterExchange, Placement, ServiceLaw, Sharing};
+use omnivore_sim::hardware::{Network, Overlap, ParameterExchange, Placement, ServiceLaw, Sharing};
 use omnivore_sim::protocol::{ProtocolError, StrategySpec, UpdateRule};
 use omnivore_sim::units::{BytesPerSecond, SimDuration};
 use omnivore_sim::workload::ImageShape;
@@ -314,12 +314,17 @@ fn a_network_has_its_exchange_placement_sharing_and_compression() {
     assert_eq!((network.placement, network.sharing), (Placement::PerLayer, Sharing::Fair));
     assert_eq!(network.message_overhead, SimDuration::from_nanos(20_000));
     assert_eq!(network.gradient_bytes_factor.to_bits(), 0.25_f64.to_bits());
+    assert_eq!(network.overlap, Overlap::None);
+    let overlapped = with("overlap = \"per_layer\"").expect("possible");
+    assert_eq!(overlapped.overlap, Overlap::PerLayer);
     let exchange = with("exchange = \"ring\"").expect("possible").exchange;
     assert_eq!(exchange, ParameterExchange::Ring);
     for (keys, message) in [
         ("exchange = \"star\"", "\"ring\" or \"tree\""),
         ("exchange = { servers = 0 }", "from 1 to"),
         ("exchange = \"tree\"\nplacement = \"per_layer\"", "no servers that layers"),
+        ("exchange = \"ring\"\noverlap = \"per_layer\"", "one message at a time"),
+        ("sharing = \"fair\"\noverlap = \"per_layer\"", "one message at a time"),
         ("gradient_bytes_factor = 2.0", "above 0 and at most 1"),
         ("gradient_bytes_factor = 0.0", "above 0 and at most 1"),
         ("message_overhead_ms = 2", "message_overhead_us"),

@@ -160,10 +160,14 @@ pub(super) struct Ticks {
 }
 
 /// Which numbers may carry a tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TickNumbers {
     Any,
-    Whole,
+    /// Whole numbers between two that are shown.
+    Whole {
+        least: f64,
+        most: f64,
+    },
     /// On a logarithmic axis: powers of two, where everything that is shown is one.
     Doublings,
 }
@@ -200,7 +204,8 @@ pub(super) fn ticks(
     };
     let minor = match numbers {
         TickNumbers::Doublings => Vec::new(),
-        TickNumbers::Any | TickNumbers::Whole => minor_ticks(range),
+        TickNumbers::Whole { .. } => Vec::new(),
+        TickNumbers::Any => minor_ticks(range),
     };
     Ticks { major, minor }
 }
@@ -254,8 +259,12 @@ fn nice_multiples(low: f64, high: f64, target: usize, numbers: TickNumbers) -> V
     if mantissa == 10 {
         (mantissa, exponent) = (1, exponent + 1);
     }
-    if numbers == TickNumbers::Whole && exponent < 0 {
-        (mantissa, exponent) = (1, 0);
+    let (mut low, mut high) = (low, high);
+    if let TickNumbers::Whole { least, most } = numbers {
+        (low, high) = (low.max(least), high.min(most));
+        if exponent < 0 {
+            (mantissa, exponent) = (1, 0);
+        }
     }
     let step = mantissa as f64 * unit(exponent);
     // A hair of slack: an end that is a multiple must not be lost to rounding.
@@ -376,7 +385,9 @@ mod tests {
 
     #[test]
     fn counts_carry_whole_ticks_only() {
-        assert_eq!(labels(&linear(0.0, 2.0), TickNumbers::Whole), ["0", "1", "2"]);
+        let whole = |least, most| TickNumbers::Whole { least, most };
+        assert_eq!(labels(&linear(0.0, 2.0), whole(0.0, 2.0)), ["0", "1", "2"]);
+        assert_eq!(labels(&linear(-1.6, 1.6), whole(0.0, 0.0)), ["0"], "one bar");
     }
 
     #[test]

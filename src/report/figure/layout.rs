@@ -452,7 +452,11 @@ fn tick_numbers(data: &Prepared, bars: Option<&Bars>, scale: Scale) -> TickNumbe
         return TickNumbers::Doublings;
     }
     let whole = bars.is_some() && scale == Scale::Linear && places().all(|x| x.fract() == 0.0);
-    if whole { TickNumbers::Whole } else { TickNumbers::Any }
+    if !whole {
+        return TickNumbers::Any;
+    }
+    let least = places().fold(f64::INFINITY, f64::min);
+    TickNumbers::Whole { least, most: places().fold(f64::NEG_INFINITY, f64::max) }
 }
 
 fn label(text: &str, x: f64, y: f64, size: f64, anchor: Anchor, colour: Colour) -> Label {

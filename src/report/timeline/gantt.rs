@@ -76,8 +76,9 @@ enum Kind {
 }
 
 const KINDS: &[(&str, &[Kind])] = &[
-    ("computes", &[Kind::Gradient, Kind::Forward]),
-    ("computes backward", &[Kind::Backward]),
+    ("forward", &[Kind::Forward]),
+    ("gradient", &[Kind::Gradient]),
+    ("backward", &[Kind::Backward]),
     ("FC phase", &[Kind::Served]),
     ("receives", &[Kind::Receives]),
     ("sends", &[Kind::Sends]),
