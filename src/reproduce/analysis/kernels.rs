@@ -216,18 +216,17 @@ fn networks(rows: &[Row], finding: &mut Finding) {
     let short = |name: &str| {
         name.trim_start_matches("network/").trim_end_matches("/operations").replace('/', " on ")
     };
-    let labels: Vec<String> =
-        (1_u32..).zip(&names).map(|(at, name)| format!("{at}: {}", short(name))).collect();
+    let labels = names.iter().map(|name| short(name)).collect();
     let mut figure = Figure::new(
         "training rate over the measured peak",
-        Axis::linear(labels.join(", "), ""),
+        Axis::of_names(labels),
         Axis::linear("share of the peak", "%"),
     );
     let fraction = |name: &str, threads: u32| {
         found.iter().find(|row| row.name == name && row.threads == threads)?.fraction
     };
     for of in &threads {
-        let bars = (1_u32..)
+        let bars = (0_u32..)
             .zip(&names)
             .filter_map(|(at, name)| Some((f64::from(at), 100.0 * fraction(name, *of)?)))
             .collect();
