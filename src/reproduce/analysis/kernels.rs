@@ -140,7 +140,7 @@ fn products(rows: &[Row], finding: &mut Finding) {
         }
         let panel = panels.entry(*threads).or_insert_with(|| {
             Figure::new(
-                format!("matrix products, {threads} threads"),
+                format!("matrix products, {}", words(*threads)),
                 Axis::log("images lowered at once, b_p", ""),
                 Axis::linear("rate", "GFLOP/s"),
             )
@@ -168,7 +168,7 @@ fn lowered(rows: &[Row], finding: &mut Finding) {
         }
         let panel = panels.entry((pass.to_owned(), *threads)).or_insert_with(|| {
             Figure::new(
-                format!("{}, {threads} threads", pass.replace('_', " ")),
+                format!("{}, {}", pass.replace('_', " "), words(*threads)),
                 Axis::log("images lowered at once, b_p", ""),
                 Axis::linear("rate", "GFLOP/s"),
             )
@@ -201,6 +201,10 @@ fn memory(rows: &[Row], finding: &mut Finding) {
     }
 }
 
+fn words(threads: u32) -> String {
+    if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
+}
+
 fn networks(rows: &[Row], finding: &mut Finding) {
     let of_operations = |row: &&Row| row.name.ends_with("/operations");
     let found: Vec<&Row> = rows.iter().filter(of_operations).collect();
@@ -230,7 +234,7 @@ fn networks(rows: &[Row], finding: &mut Finding) {
             .zip(&names)
             .filter_map(|(at, name)| Some((f64::from(at), 100.0 * fraction(name, *of)?)))
             .collect();
-        let name = format!("{of} threads");
+        let name = words(*of);
         figure.series.push(Series::new(name, Source::Measured, Mark::Bars, bars));
     }
     for name in &names {
