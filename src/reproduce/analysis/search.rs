@@ -106,13 +106,15 @@ fn curves(part: &Part<'_>) -> Option<Figure> {
     };
     let mut figure = Figure::new(
         format!("{}, seed {}", part.name, search.seed),
-        Axis::linear("time", "s"),
+        Axis::log("time", "s"),
         Axis::linear("validation accuracy", ""),
     );
     let mut draw = |name: &str, run: Option<&&Observation>| {
         let Some(run) = run else { return };
         let curve = run.accuracy.times_s.iter().copied().zip(run.accuracy.values.iter().copied());
         let Observation { groups, explicit_momentum, learning_rate, .. } = run;
+        // All begin with the same model at time 0, for which a logarithmic axis has no place.
+        let curve = curve.filter(|(time, _)| *time > 0.0);
         let name = format!("{name}: g = {groups}, μ = {explicit_momentum}, η = {learning_rate}");
         figure.series.push(Series::new(name, run.kind.into(), Mark::Line, curve.collect()));
     };
