@@ -5,17 +5,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::hardware::{Link, ServiceLaw};
 use crate::ids::{GroupId, MachineId, ModelVersion};
-use crate::objective::{NoisyQuadratic, Objective};
+use crate::objective::{Evaluation, NoisyQuadratic, Objective, draw_examples};
+use crate::parameters::{Gradient, InitialModel, Parameters};
 use crate::protocol::{
     Accumulate, Action, AdaptiveElastic, Adsp, Agn, Allotment, Application, AsyncLocal,
     AsyncPerKey, BackupWorkers, Blocked, Cycle, Diloco, Dropped, Dssp, Easgd, Event, FcPlacement,
     GradientCoding, Hogbatch, Hogwild, KnobValue, Late, LocalOptimizer, LocalSgd, ModelPart,
-    ModelServer, ProtocolError, Roster, Schedule, ServerRule, Ssp, Stage, StepsOfMachines,
+    ModelServer, ProtocolError, Roster, Schedule, ServerRule, Share, Ssp, Stage, StepsOfMachines,
     StrategySpec, Subnets, Term, Update, UpdateRule, Work,
 };
 use crate::rng::Seed;
 use crate::trace::Trace;
 use crate::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
+use crate::workload::ParameterLayout;
 
 const BATCH: u32 = 12;
 
@@ -641,6 +643,75 @@ fn hogwild_speeds_up_with_the_number_of_threads() {
     }
 }
 
+/// ½ ‖w‖², of which a mini-batch sees all coordinates or a single one.
+struct Bowl {
+    seed: Seed,
+    seen: Seen,
+}
+
+#[derive(Clone, Copy)]
+enum Seen {
+    All,
+    One,
+}
+
+const COORDINATES: u32 = 64;
+
+impl Objective for Bowl {
+    fn layout(&self) -> ParameterLayout {
+        ParameterLayout { conv: COORDINATES as usize, fc: 0 }
+    }
+
+    fn initial(&self) -> InitialModel {
+        InitialModel { conv: vec![1.0; COORDINATES as usize], fc: Vec::new() }
+    }
+
+    fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {
+        let conv = match self.seen {
+            Seen::All => at.conv.to_vec(),
+            Seen::One => {
+                let share = Share { size: 1, offset: 0, ..share };
+                let one = draw_examples(self.seed, cycle, share, COORDINATES)[0] as usize;
+                let of = |(place, weight): (usize, &f32)| if place == one { *weight } else { 0.0 };
+                at.conv.iter().enumerate().map(of).collect()
+            }
+        };
+        Gradient { conv, fc: Vec::new() }
+    }
+
+    fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
+        let squares = at.conv.iter().map(|weight| f64::from(weight * weight));
+        Evaluation { loss: 0.5 * squares.sum::<f64>(), validation_loss: None, accuracy: None }
+    }
+}
+
+/// Threads write over what others have not read: that costs nothing where each meets another
+/// coordinate, and the convergence where all meet the same.
+#[test]
+fn collisions_of_hogwild_cost_where_gradients_are_dense_and_not_where_they_are_sparse() {
+    let loss = |threads: usize, seen, updates| {
+        let strategy = StrategySpec::Hogwild(Hogwild { blocks: 8 });
+        let mut scenario = on(strategy, &vec![0.01; threads], &ServiceLaw::Exponential);
+        scenario.rule.learning_rate = 0.35;
+        (scenario.updates, scenario.evaluate_every) = (updates, updates);
+        let mut objective = Bowl { seed: scenario.seed, seen };
+        let start = objective.initial();
+        let learning = Learning { objective: &mut objective, start };
+        let (trace, _) = run(&scenario, Some(learning), &mut Unmonitored).expect("possible");
+        trace.curve.last().expect("evaluated at the end").evaluation.loss
+    };
+    // As many updates of each coordinate in every case.
+    let (dense, sparse) = (60, 60 * u64::from(COORDINATES));
+    let arrived = 1e-3 * 0.5 * f64::from(COORDINATES);
+    assert!(loss(1, Seen::All, dense) < arrived);
+    let collided = loss(8, Seen::All, dense);
+    assert!(collided.is_nan() || collided > 10.0 * arrived, "{collided}");
+    for threads in [1, 8] {
+        let loss = loss(threads, Seen::One, sparse);
+        assert!(loss < arrived, "{threads}: {loss}");
+    }
+}
+
 /// O5: with exponential computation the time of an update is a sum of order statistics.
 #[test]
 fn backup_workers_that_cancel_take_harmonic_numbers_of_time_per_update() {
@@ -807,6 +878,37 @@ fn dssp_updates_at_least_as_often_as_ssp_with_its_lower_bound_on_unequal_machine
     let ssp = time(StrategySpec::Ssp(Ssp { slack: 1 }));
     let dssp = time(StrategySpec::Dssp(Dssp { slack_low: 1, slack_high: 8 }));
     assert!(dssp <= ssp * 1.001, "{dssp} {ssp}");
+}
+
+/// Dynamic bounds lie between waiting for everybody and for nobody: more updates than those that
+/// wait more, and a bound on how far machines come apart, which asynchronous ones do not have.
+#[test]
+fn dssp_is_faster_than_sync_and_ssp_on_unequal_machines_and_less_stale_than_async() {
+    let trace = |strategy| {
+        let scenario = Scenario {
+            updates: 600,
+            ..on(strategy, &[0.010, 0.011, 0.012, 0.035], &ServiceLaw::Gamma(25.0))
+        };
+        times_of(&scenario)
+    };
+    let gradients_per_s = |trace: &Trace| {
+        let seconds = (trace.makespan - SimTime::ZERO).as_secs_f64();
+        f64::from(u32::try_from(trace.examples.applied).expect("few")) / seconds
+    };
+    let dssp = trace(StrategySpec::Dssp(Dssp { slack_low: 1, slack_high: 8 }));
+    let rate = gradients_per_s(&dssp);
+    let sync = gradients_per_s(&trace(StrategySpec::Sync));
+    let ssp = gradients_per_s(&trace(StrategySpec::Ssp(Ssp { slack: 1 })));
+    assert!(rate > sync, "{rate} {sync}");
+    assert!(rate >= ssp * 0.999, "{rate} {ssp}");
+    let largest = |trace: &Trace| trace.staleness().histogram.len();
+    let asynchronous = trace(StrategySpec::Async);
+    assert!(
+        largest(&dssp) < largest(&asynchronous),
+        "{} {}",
+        largest(&dssp),
+        largest(&asynchronous)
+    );
 }
 
 /// Naive outer momentum on every arrival is worse than momentum once per N arrivals.
