@@ -339,8 +339,7 @@ impl Found {
         object.extend(self.values.into_iter().map(|(key, value)| (key.to_owned(), value)));
         folder.write_json("summary.json", &object)?;
         if options.output.json {
-            object.insert("out".into(), folder.path().display().to_string().into());
-            json::print(&object);
+            run_folder::print_object(object, folder);
         } else {
             print!("{text}");
             println!("\nresults: {}", folder.path().display());

@@ -69,8 +69,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     object.insert("cost".into(), json!({ "real_gradients": calibration.real_gradients }));
     folder.write_json("summary.json", &object)?;
     if common.output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, &folder);
     } else {
         for profile in &calibration.profiles {
             println!("{}", profile_table(profile).to_text());

@@ -369,8 +369,7 @@ fn publish(
     object.insert("cases".into(), cases.iter().map(case_object).collect());
     folder.write_json("summary.json", &object)?;
     if common.output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, folder);
     } else {
         print_summary(&table, folder);
         print!("\n{}", speed.to_text());

@@ -385,14 +385,13 @@ impl Comparison<'_> {
         };
         folder.write("report.html", report.to_html().as_bytes())?;
         folder.write("summary.txt", table.to_text().as_bytes())?;
-        let mut object = self.object();
+        let object = self.object();
         folder.write_json("summary.json", &object)?;
         for text in self.remarks() {
             remark(common.output.remarks(), &text);
         }
         if common.output.json {
-            object.insert("out".into(), folder.path().display().to_string().into());
-            json::print(&object);
+            run_folder::print_object(object, folder);
         } else {
             print_summary(&table, folder);
         }

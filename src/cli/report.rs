@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::Output;
 use super::failure::Failure;
 use super::run_folder::{self, write_figures, write_table};
-use super::{Output, json};
 use crate::report::figure::{Drawn, Source};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::joined::{JoinedRun, curve_table, overview, pictures, run_table};
@@ -60,8 +60,7 @@ pub fn report(paths: &[PathBuf], output: &Output) -> Result<(), Failure> {
         object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         let names: Vec<Value> = runs.iter().map(|run| run.name.clone().into()).collect();
         object.insert("runs".into(), names.into());
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, &folder);
         return Ok(());
     }
     for table in &tables {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::Output;
 use super::failure::Failure;
+use super::{Output, json};
 use crate::config::Experiment;
 use crate::data::Dataset;
 use crate::predict::Prediction;
@@ -165,6 +165,12 @@ pub fn write_table(folder: &RunFolder, name: &str, table: &LongTable) -> Result<
     folder.write(format!("{name}.csv"), &table.to_csv()?)?;
     folder.write(format!("{name}.parquet"), &table.to_parquet()?)?;
     Ok(())
+}
+
+/// Prints the object of a verb, with where its folder is.
+pub fn print_object(mut object: Map<String, Value>, folder: &RunFolder) {
+    object.insert("out".into(), folder.path().display().to_string().into());
+    json::print(&object);
 }
 
 /// Prints a summary table and where everything is.

@@ -286,7 +286,7 @@ fn publish(
     let foreseen_s = foreseen.as_ref().and_then(Trace::time_per_update_s);
     // What was measured on the way, such as parts of devices, is part of the experiment.
     let experiment = lab.as_ref().map_or(experiment, Lab::experiment);
-    let mut object = done.object(verb, experiment);
+    let object = done.object(verb, experiment);
     let about = Circumstances {
         verb,
         kind: outcome.kind,
@@ -296,8 +296,7 @@ fn publish(
     };
     write_run(folder, experiment, &about, outcome, prediction.as_ref(), &object)?;
     if common.output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, folder);
     } else {
         print_summary(&summary(experiment, outcome, prediction.as_ref(), foreseen_s), folder);
     }
@@ -457,8 +456,7 @@ fn print_sweep(
         object.insert("verb".into(), verb.into());
         object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         object.insert("runs".into(), done.into());
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, folder);
     } else {
         print_summary(&table, folder);
     }
@@ -775,8 +773,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     };
     write_run(&folder, &experiment, &about, &outcome, None, &object)?;
     if output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, &folder);
     } else {
         print_summary(&summary(&experiment, &outcome, None, None), &folder);
         println!("{}", same.describe());

@@ -456,8 +456,7 @@ fn publish(
     }
     folder.write_json("summary.json", &object)?;
     if common.output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        super::run_folder::print_object(object, folder);
     } else {
         print_summary(&table, folder);
     }

@@ -116,10 +116,9 @@ pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(),
     Ok(())
 }
 
-fn publish(output: &Output, mut object: Map<String, Value>, text: &str, folder: &RunFolder) {
+fn publish(output: &Output, object: Map<String, Value>, text: &str, folder: &RunFolder) {
     if output.json {
-        object.insert("out".into(), folder.path().display().to_string().into());
-        json::print(&object);
+        run_folder::print_object(object, folder);
     } else {
         print!("{text}");
         println!("\nresults: {}", folder.path().display());

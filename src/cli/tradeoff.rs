@@ -164,16 +164,11 @@ fn publish(
     object.insert("strategies".into(), rows.into());
     folder.write_json("strategies.json", &object)?;
     if common.output.json {
-        print_json(object, folder);
+        run_folder::print_object(object, folder);
     } else {
         print_summary(&table, folder);
     }
     Ok(())
-}
-
-fn print_json(mut object: Map<String, Value>, folder: &RunFolder) {
-    object.insert("out".into(), folder.path().display().to_string().into());
-    json::print(&object);
 }
 
 /// What `optimize` would choose: the best of compute groups, which it searches.

@@ -317,14 +317,13 @@ impl Desk<'_> {
         let text: Vec<String> = shown.iter().map(SummaryTable::to_text).collect();
         let text = text.join("\n");
         folder.write("summary.txt", text.as_bytes())?;
-        let mut object = self.object(finding, &rows);
+        let object = self.object(finding, &rows);
         folder.write_json("summary.json", &object)?;
         for sentence in finding.remarks(self.calibration) {
             remark(common.output.remarks(), &sentence);
         }
         if common.output.json {
-            object.insert("out".into(), folder.path().display().to_string().into());
-            json::print(&object);
+            run_folder::print_object(object, folder);
         } else {
             print!("{text}");
             println!("\nresults: {}", folder.path().display());

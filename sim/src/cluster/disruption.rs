@@ -264,11 +264,12 @@ impl Disruptions {
         let mut named: Vec<MachineId> = self.churn.iter().map(|churn| churn.machine).collect();
         named.sort_unstable();
         named.dedup();
-        let begins_absent = |machine: &MachineId| {
-            let first = self.churn.iter().find(|churn| churn.machine == *machine);
-            first.is_some_and(|first| first.turn == Turn::Joins)
-        };
-        named.into_iter().filter(begins_absent).collect()
+        named.into_iter().filter(|machine| self.begins_absent(*machine)).collect()
+    }
+
+    fn begins_absent(&self, machine: MachineId) -> bool {
+        let first = self.churn.iter().find(|churn| churn.machine == machine);
+        first.is_some_and(|first| first.turn == Turn::Joins)
     }
 
     /// What is left of the plan for a run that goes on where another has come to a time and a number
@@ -462,7 +463,7 @@ impl Fate {
     /// What is left of a plan for a run that goes on after these events and updates; returns what
     /// was due by then and not told.
     pub fn go_on(&mut self, events: &[(SimTime, Event)], updates: &[UpdateRecord]) -> Vec<Event> {
-        let absent = self.roster.machine_ids().filter(|id| self.begins_absent(*id)).count();
+        let absent = self.roster.machine_ids().filter(|id| self.plan.begins_absent(*id)).count();
         for (_, event) in events.iter().skip(absent) {
             let of_event = |churn: &Churn| churn.event() == *event;
             let mut entries = self.plan.churn.iter().zip(&mut self.told);
@@ -488,14 +489,9 @@ impl Fate {
     /// What the strategy is told at the beginning: who is not there, then who is.
     pub fn beginning(&self) -> Vec<Event> {
         let (absent, there): (Vec<MachineId>, Vec<MachineId>) =
-            self.roster.machine_ids().partition(|machine| self.begins_absent(*machine));
+            self.roster.machine_ids().partition(|machine| self.plan.begins_absent(*machine));
         let absent = absent.into_iter().map(|machine| Event::Leaving { machine });
         absent.chain(there.into_iter().map(|machine| Event::Started { machine })).collect()
-    }
-
-    fn begins_absent(&self, machine: MachineId) -> bool {
-        let first = self.plan.churn.iter().find(|churn| churn.machine == machine);
-        first.is_some_and(|first| first.turn == Turn::Joins)
     }
 
     /// What is still to happen at fixed times.

@@ -190,7 +190,8 @@ pub fn run_on<'a>(
     monitor: &mut dyn Monitor,
 ) -> Result<Ended, RunError> {
     let mut strategy = strategy(scenario.strategy, scenario.roster)?;
-    let from = from.map_or(Origin::Rest, |checkpoint| Origin::Checkpoint(Box::new(checkpoint)));
+    let from =
+        from.map_or(Origin::Resumable, |checkpoint| Origin::Checkpoint(Box::new(checkpoint)));
     drive(&mut *strategy, scenario, learning, from, monitor)
 }
 
@@ -232,8 +233,10 @@ pub fn run_strategy<'a>(
 
 /// Where a run begins.
 enum Origin {
-    /// With a model at rest.
+    /// With a model at rest, never to go on once it is stopped.
     Rest,
+    /// With a model at rest.
+    Resumable,
     /// With a model in motion.
     Velocity(InitialModel),
     /// Where it was stopped.
@@ -256,6 +259,7 @@ fn drive<'a>(
     let is_new = !matches!(origin, Origin::Checkpoint(_));
     match origin {
         Origin::Rest => {}
+        Origin::Resumable => driver.told = Some(Vec::new()),
         Origin::Velocity(velocity) => {
             driver.server.overwrite(driver.server.contents().weights, velocity)
         }
@@ -280,7 +284,9 @@ fn drive<'a>(
         last = now;
         driver.befall(event);
         let event = event.with_loss(|machine| driver.replicas.loss_mut(machine).take());
-        driver.told.push((now, event));
+        if let Some(told) = &mut driver.told {
+            told.push((now, event));
+        }
         monitor.event(now, event);
         strategy.handle(now, event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
@@ -392,8 +398,8 @@ struct Driver<'a> {
     crossing: BTreeMap<u64, Sent>,
     /// Messages that were sent over shared links.
     n_sent: u64,
-    /// What the strategy was told.
-    told: Vec<(SimTime, Event)>,
+    /// What the strategy was told, where a run that is stopped is to go on: it grows by every event.
+    told: Option<Vec<(SimTime, Event)>>,
     wants_losses: bool,
 }
 
@@ -419,7 +425,7 @@ impl<'a> Driver<'a> {
             witness: Witness::new(*roster, *divergence_loss),
             crossing: BTreeMap::new(),
             n_sent: 0,
-            told: Vec::new(),
+            told: None,
             wants_losses: false,
         }
     }
@@ -447,10 +453,10 @@ impl<'a> Driver<'a> {
             let (now, event) = *there;
             last = now;
             self.befall(event);
-            self.told.push((now, event));
             strategy.handle(now, event, &mut actions)?;
             self.carry_out_all(&mut actions, &mut Unmonitored)?;
         }
+        self.told = Some(checkpoint.record.events);
         self.server.restore(checkpoint.model);
         self.replicas = Replicas::holding(checkpoint.machines, self.server.cutter());
         self.witness.remember(checkpoint.trace.curve);
@@ -877,8 +883,8 @@ impl<'a> Driver<'a> {
             self.witness.message(sent.machine, sent.at, later.max(sent.at), sent.message);
         }
         let trace = self.witness.close(now, end);
-        let checkpoint = is_stopped.then(|| Checkpoint {
-            record: Record { events: self.told },
+        let checkpoint = self.told.filter(|_| is_stopped).map(|events| Checkpoint {
+            record: Record { events },
             model: self.server.contents(),
             machines: self.replicas.holdings(),
             activation_gradients: Vec::new(),
