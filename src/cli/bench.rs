@@ -12,6 +12,7 @@ use super::run_folder::{self, Picture, write_figures, write_table};
 use super::{Output, json};
 use crate::config;
 use crate::devices::DeviceName;
+use crate::kernels::MixedPath;
 use crate::predict::engine_steps;
 use crate::profile::speed::{
     self, Comparisons, Contest, Effort, Measurement, Operations, Peaks, Provider, Scale, Step,
@@ -54,7 +55,7 @@ pub enum What {
     /// calls it with those that it knows.
     Peers {
         /// What is compared.
-        #[arg(value_parser = ["kernels", "networks"])]
+        #[arg(value_parser = ["kernels", "networks", "bf16"])]
         what: String,
         /// Another system: a name, and a shell command that answers requests line by line. Burn's
         /// own convolutions are always among them.
@@ -68,8 +69,8 @@ pub enum What {
         /// Threads that compute.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: u16,
-        /// Whose convolutions.
-        #[arg(long, default_value = "own", value_parser = ["own", "burn"])]
+        /// Whose convolutions: this program's in f32 or with factors rounded to bf16, or Burn's.
+        #[arg(long, default_value = "own", value_parser = ["own", "bf16", "burn"])]
         operations: String,
     },
 }
@@ -137,7 +138,11 @@ pub fn bench(what: &What) -> Result<(), Failure> {
         }
         What::Peers { what, peers, options } => beside_peers(what, peers, options),
         What::Requests { threads, operations } => {
-            let operations = if operations == "burn" { Operations::Burn } else { Operations::Own };
+            let operations = match operations.as_str() {
+                "burn" => Operations::Burn,
+                "bf16" => Operations::Mixed(mixed_path()?),
+                _ => Operations::Own,
+            };
             let (input, output) = (std::io::stdin().lock(), std::io::stdout());
             Ok(answer_requests(input, output, usize::from(*threads), operations)?)
         }
@@ -160,12 +165,19 @@ fn networks(files: &[PathBuf], options: &Options) -> Result<(), Failure> {
     measure("networks", options, &survey, network_steps(&survey, &networks, &DEVICES, &own))
 }
 
+/// The path of bf16 that is measured: the one that training takes.
+fn mixed_path() -> Result<MixedPath, Failure> {
+    let best = MixedPath::detect().unwrap_or(MixedPath::ALL[0]);
+    best.require().map_err(Failure::input)?;
+    Ok(best)
+}
+
 /// This program as one that answers requests.
 fn own(operations: &str) -> Result<Provider, Failure> {
     let program = std::env::current_exe().map_err(Failure::internal)?;
     // Quoted for the shell: a quote inside ends the quotation, stands alone and begins it again.
     let program = program.display().to_string().replace('\'', r"'\''");
-    let name = if operations == "own" { "omnivore" } else { operations };
+    let name = if operations == "burn" { operations } else { "omnivore" };
     let command = format!("'{program}' bench requests --operations {operations}");
     Ok(Provider { name: name.to_owned(), command })
 }
@@ -237,13 +249,21 @@ fn beside_peers(what: &str, peers: &[Provider], options: &Options) -> Result<(),
     let survey = options.survey(u32::MAX);
     let topic = match what {
         "kernels" => Topic::Kernels,
+        "bf16" => Topic::Mixed,
         _ => Topic::Networks { networks: config::own_networks()?, devices: DEVICES.to_vec() },
     };
-    let burn = (topic == Topic::Kernels).then(|| own("burn")).transpose()?;
+    let (operations, beside) = match topic {
+        Topic::Kernels => ("own", Some(own("burn")?)),
+        Topic::Mixed => {
+            mixed_path()?;
+            ("bf16", Some(Provider { name: "omnivore_f32".to_owned(), ..own("own")? }))
+        }
+        Topic::Networks { .. } => ("own", None),
+    };
     let contest = Contest {
         topic,
-        own: own("own")?,
-        peers: peers.iter().cloned().chain(burn).collect(),
+        own: own(operations)?,
+        peers: peers.iter().cloned().chain(beside).collect(),
         threads: survey.threads.clone(),
         effort: survey.effort,
         scale: survey.scale,

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::progress::{Bar, Silent, remark};
 use super::run_folder::{Circumstances, print_summary, write_figures, write_head};
-use super::setup::overrides;
+use super::setup::{open_lab, overrides};
 use super::{Common, json, run_folder};
 use crate::config::{self, Hardware};
 use crate::devices::DeviceName;
@@ -51,7 +51,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     let experiment = config::load(&common.file, &overrides(common))?;
     experiment.require_calibration()?;
     let folder = run_folder::open(&common.output, "calibrate", &experiment.name)?;
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)?;
     let figures = vec![("calibration", calibration_figures(&lab, &calibration)?)];
     write_figures(&folder, figures)?;
@@ -150,6 +150,7 @@ fn measure_device(
     let objective = lab.on(device)?.objective(run.seed);
     let setup = ProfileSetup {
         device,
+        precision: run.precision,
         objective: &objective,
         fc: run.roster.fc,
         mini_batch: run.roster.mini_batch,

@@ -12,7 +12,7 @@ use super::progress::{Bar, Silent, is_interrupted};
 use super::run_folder::{
     self, Circumstances, print_summary, write_figures, write_head, write_table,
 };
-use super::setup::overrides;
+use super::setup::{open_lab, overrides};
 use super::study::{searcher_of, space_of};
 use super::{Common, json};
 use crate::config::{self, Experiment, Loaded, Sweep};
@@ -106,7 +106,7 @@ impl Cluster {
         experiment: Experiment,
         key: String,
     ) -> Result<Self, Failure> {
-        let lab = Lab::open(experiment)?;
+        let lab = open_lab(experiment, common.output.remarks())?;
         // The calibration runs are synchronous, so every cluster shares them.
         let shared = RunFolder::create(&folder.path().join("shared"))?;
         let calibration = calibrate_in(&shared, &lab, common, Machine::WhereItMatters)?;

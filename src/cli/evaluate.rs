@@ -5,19 +5,20 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
+use super::setup::open_lab;
 use super::{Output, json, run_folder};
 use crate::config::{self, Overrides};
 use crate::data::Examples;
 use crate::models::NetworkObjective;
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::{Kind, Lab};
+use crate::run::Kind;
 use crate::store::{load_model, named_tensors};
 
 /// `omnivore evaluate RUN`.
 pub fn evaluate(path: &Path, export: Option<&str>, output: &Output) -> Result<(), Failure> {
     let experiment = config::load(&path.join("experiment"), &Overrides::default())?;
     let model = load_model(path)?;
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), output.remarks())?;
     let objective = lab.objective(experiment.run.seed);
     let layout = objective.model().layout();
     if (model.conv.len(), model.fc.len()) != (layout.conv, layout.fc) {

@@ -9,7 +9,7 @@ use super::run_folder::{
     self, Circumstances, Picture, print_summary, write_experiment, write_figures, write_head,
     write_table,
 };
-use super::setup::overrides;
+use super::setup::{open_lab, overrides};
 use super::study::{self, Course, Trained};
 use super::{Common, json};
 use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan};
@@ -81,7 +81,7 @@ pub(super) fn in_folder(
     let course = Course::of(experiment)?;
     let experiment = &experiment.as_searched();
     let goal = Goal::new(experiment.require_target()?);
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     let calibrating = Stopwatch::start();
     let calibration = calibrate_in(folder, &lab, common, Machine::Measured)?;
     let calibration_s = kept_seconds(folder, calibrating.elapsed().as_secs_f64())?;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::{Output, json};
-use crate::config::Experiment;
+use crate::config::{Experiment, Precision};
 use crate::data::Dataset;
 use crate::predict::Prediction;
 use crate::report::figure::{Figure, Source, draw, draw_grid};
@@ -15,7 +15,7 @@ use crate::report::runs::{
     Against, NamedRun, curve_table, loss_figure, machine_table, update_table,
 };
 use crate::report::table::{LongTable, SummaryTable};
-use crate::run::{Kind, Outcome};
+use crate::run::{Kind, LabError, Outcome};
 use crate::store::{Manifest, RunFolder, model_bytes};
 
 /// Where results go without `--out`; git ignores it.
@@ -55,6 +55,10 @@ pub fn write_head(
     manifest.data = about
         .data
         .map(|data| [&data.training, &data.validation, &data.test].map(|part| part.checksum()));
+    if experiment.run.precision != Precision::F32 {
+        manifest.arithmetic =
+            Some(experiment.run.arithmetic().map_err(LabError::from)?.to_string());
+    }
     let text = toml::to_string_pretty(&manifest).map_err(Failure::internal)?;
     folder.write("manifest.toml", text.as_bytes())?;
     write_experiment(folder, experiment)?;

@@ -18,7 +18,7 @@ use super::calibrate::{Machine, calibrate_in};
 use super::failure::Failure;
 use super::progress::{Bar, Remarks, Silent, is_interrupted, remark};
 use super::run_folder::{self, Circumstances, print_summary, write_head, write_run, write_table};
-use super::setup::overrides;
+use super::setup::{open_lab, overrides};
 use super::study::stretch_objects;
 use super::{Beginning, Common, Output, json};
 use crate::config::{
@@ -159,7 +159,7 @@ fn emulate_one(
     from: Option<Checkpoint>,
     (common, place, progress): (&Common, &RunFolder, &dyn run::RunProgress),
 ) -> Result<Done, Failure> {
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     if replans(experiment) {
         return replanned(lab, Execution::Emulate, common, place, progress);
     }
@@ -637,7 +637,7 @@ fn train_one(
         Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
     };
     let (scenario, pacing) = wall_clock_scenario(experiment)?;
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     let keep = |state: Checkpoint| keep_state(folder, state).map_err(|error| error.to_string());
     let bar = Bar::new("train", experiment.run.updates, remarks).with_keeper(&keep);
     let outcome = run::execute(&lab, &scenario, pacing, state, &bar)?;
@@ -657,7 +657,7 @@ fn train_without_state(
     place: &RunFolder,
     progress: &dyn run::RunProgress,
 ) -> Result<Done, Failure> {
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     if replans(experiment) {
         let execution = Execution::Train(match experiment.run.pacing {
             PacingChoice::Hardware => Pacing::Prescribed,
@@ -754,7 +754,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
         updates: recorded.trace.updates.len() as u64,
         ..experiment.run.scenario(unpaced())
     };
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), output.remarks())?;
     let folder = run_folder::open(output, "replay", &experiment.name)?;
     let bar = Bar::new("replay", scenario.updates, output.remarks());
     // A worker computes with one thread, so its replay does too: bits depend on nothing else.

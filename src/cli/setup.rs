@@ -5,14 +5,25 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
+use super::progress::{Remarks, remark};
 use super::{Common, Format, json};
-use crate::config::{self, Loaded, Overrides};
+use crate::config::{self, Experiment, Loaded, Overrides};
 use crate::devices::{self, Unavailable};
 use crate::report::table::{Cell, SummaryTable};
+use crate::run::Lab;
 
 /// The overrides of a command line.
 pub fn overrides(common: &Common) -> Overrides {
     Overrides { set: common.set.clone(), seed: common.seed }
+}
+
+/// Opens an experiment, and says what this machine cannot do as it asks.
+pub fn open_lab(experiment: Experiment, remarks: Remarks) -> Result<Lab, Failure> {
+    let lab = Lab::open(experiment)?;
+    if let Some(shortfall) = lab.shortfall() {
+        remark(remarks, shortfall);
+    }
+    Ok(lab)
 }
 
 /// `omnivore new NAME`.

@@ -13,6 +13,7 @@ use super::progress::{Bar, Silent, is_interrupted};
 use super::run_folder::{
     Circumstances, print_summary, write_experiment, write_figures, write_head, write_table,
 };
+use super::setup::open_lab;
 use super::{Common, Output, json};
 use crate::config::{self, Budget, Experiment, Hardware, Overrides};
 use crate::optimizer::elastic::{Elastic, Stretch};
@@ -28,7 +29,7 @@ use crate::profile::Profile;
 use crate::report::html::Report;
 use crate::report::study::{figures, trial_table};
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::{Kind, Lab, Outcome};
+use crate::run::{Kind, Outcome};
 use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, StudyFile, TrialState};
 
@@ -182,7 +183,7 @@ pub fn search_by_trials(
     let experiment = &experiment.as_searched();
     let goal = Goal::new(experiment.require_target()?);
     let budget = experiment.require_budget()?;
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     let profiles = match experiment.hardware {
         Hardware::ThisMachine => measure_machine(folder, &lab, common)?,
         Hardware::Described(_) | Hardware::WholeCycle { .. } => Vec::new(),

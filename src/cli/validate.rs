@@ -6,7 +6,7 @@ use super::calibrate::{Machine, calibrate_in, calibration_figures};
 use super::failure::Failure;
 use super::progress::{Bar, Silent, is_interrupted, remark};
 use super::run_folder::{self, Circumstances, write_figures, write_head, write_table};
-use super::setup::overrides;
+use super::setup::{open_lab, overrides};
 use super::{Common, json};
 use crate::config::{self, Bar as Expectation, Execute, Experiment, Validation};
 use crate::predict::{
@@ -39,7 +39,7 @@ pub fn validate(common: &Common) -> Result<(), Failure> {
     experiment.require_calibration()?;
     let folder = run_folder::open(&common.output, "validate", &experiment.name)?;
     claim(&folder, &experiment)?;
-    let lab = Lab::open(experiment.clone())?;
+    let lab = open_lab(experiment.clone(), common.output.remarks())?;
     let calibration = calibrate_in(&folder, &lab, common, Machine::WhereItMatters)?;
     let cases = measure_and_predict(&folder, &lab, &calibration, common)?;
     let scoring = Scoring {

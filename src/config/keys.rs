@@ -64,7 +64,11 @@ pub const RUN: Section = Section {
         key("evaluation_seed", "25", "another sample of these examples; without it, the usual one"),
         key("divergence_loss", "20.0", "a loss above this ends the run as diverged"),
         key("target", "{ loss = 0.65 }", "or { validation_loss = x }, { accuracy = x }: the goal"),
-        key("precision", "\"f32\"", "number format of the computation"),
+        key(
+            "precision",
+            "\"f32\"",
+            "or \"bf16\": what the CPU multiplies; sums and models are f32",
+        ),
         key("pacing", "\"none\"", "or \"hardware\": a real run keeps to the hardware file's times"),
         key("measure", "[\"momentum\"]", "what is measured beside the loss, on the virtual clock"),
         key("seed", "1", "seed of every random number; or give `--seed N`"),

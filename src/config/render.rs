@@ -10,8 +10,8 @@ use super::experiment::Experiment;
 use super::files::{FilePath, Input};
 use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Replan, Search};
 use super::run::{
-    DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, Start, Target,
-    TimingChoice, WarmStart,
+    DataChoice, MachineCount, Measure, Pacing, Part, RunConfig, Start, Target, TimingChoice,
+    WarmStart,
 };
 use super::service::Service;
 use super::strategy;
@@ -192,12 +192,7 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         None => writer,
     };
     let writer = writer
-        .with(
-            "precision",
-            match run.precision {
-                Precision::F32 => "f32",
-            },
-        )
+        .with("precision", run.precision.to_string().as_str())
         .with(
             "pacing",
             match run.pacing {

@@ -5,6 +5,7 @@ use omnivore_sim::protocol::{
     self, FcPlacement, Grouping, ProtocolError, Roster, Schedule, StrategySpec, UpdateRule,
 };
 use omnivore_sim::rng::Seed;
+use serde::{Deserialize, Serialize};
 
 use super::disruption;
 use super::error::{Mistake, Problem};
@@ -168,11 +169,25 @@ pub enum Measure {
     Momentum,
 }
 
-/// Number format of the computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Number format of the computation; models, gradients and updates are `f32` in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// Single precision.
+    #[default]
     F32,
+    /// Convolutions and fully-connected layers multiply numbers that are rounded to bf16, and sum
+    /// in single precision. On the CPU only.
+    Bf16,
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+        })
+    }
 }
 
 /// Whether the workers of a real run keep to prescribed times.
@@ -610,15 +625,7 @@ pub(super) fn read_target(reader: &Reader<'_>) -> Option<Option<Target>> {
 }
 
 fn read_precision(reader: &Reader<'_>) -> Option<Precision> {
-    let field = reader.required("precision")?;
-    if let Value::Text(word) = &field.node.value
-        && word == "bf16"
-    {
-        let (key, value) = (field.name.clone(), field.node.written());
-        let expected = "\"f32\": nothing here computes in bf16 yet".to_owned();
-        return field.refuse(Problem::OutOfRange { key, value, expected });
-    }
-    field.choice(&[("f32", Precision::F32)])
+    reader.required("precision")?.choice(&[("f32", Precision::F32), ("bf16", Precision::Bf16)])
 }
 
 fn read_timing(

@@ -1,12 +1,13 @@
 //! Convolution and its two gradients.
 
-use super::KernelError;
+use super::bf16::Mixed;
 use super::lowered::Lowered;
 use super::microkernel::{Engine, Instructions};
 use super::packed;
 use super::reduction::sum_planes;
 use super::shape::ConvolutionShape;
 use super::winograd;
+use super::{KernelError, MixedPath};
 
 /// How a convolution becomes matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub enum Lowering {
         /// `b_p`, from 1 to the mini-batch.
         images_at_once: usize,
     },
+    /// [`Lowering::Packed`] with factors rounded to bf16, see [`super::Arithmetic`]. Scratch memory
+    /// holds the rounded factors, with two bytes for each.
+    Mixed(MixedPath),
 }
 
 impl Default for Lowering {
@@ -38,6 +42,7 @@ enum Method<'a> {
     Winograd(Engine),
     Packed(Engine),
     Lowered(Lowered<'a>),
+    Mixed(Mixed<'a>),
 }
 
 impl Lowering {
@@ -63,6 +68,7 @@ impl Lowering {
                 let shape = shape.sizes().to_string();
                 Err(KernelError::ImagesAtOnce { shape, images_at_once, batch })
             }
+            Self::Mixed(path) => Ok(Method::Mixed(Mixed::new(path, shape)?)),
         }
     }
 }
@@ -111,6 +117,7 @@ pub fn forward(
         Method::Winograd(engine) => winograd::forward(engine, shape, input, weights, bias, output),
         Method::Packed(engine) => packed::forward(engine, shape, input, weights, bias, output),
         Method::Lowered(lowered) => lowered.forward(input, weights, bias, output),
+        Method::Mixed(mixed) => mixed.forward(input, weights, bias, output),
     }
     Ok(())
 }
@@ -143,6 +150,7 @@ pub fn backward_data(
         Method::Lowered(lowered) => {
             lowered.backward_data(weights, output_gradient, input_gradient);
         }
+        Method::Mixed(mixed) => mixed.backward_data(weights, output_gradient, input_gradient),
     }
     Ok(())
 }
@@ -184,6 +192,9 @@ pub fn backward_weights(
         Method::Lowered(lowered) => {
             bias_gradient.map(bias_of(None));
             lowered.backward_weights(input, output_gradient, weight_gradient);
+        }
+        Method::Mixed(mixed) => {
+            mixed.backward_weights(input, output_gradient, weight_gradient, bias_gradient);
         }
     }
     Ok(())

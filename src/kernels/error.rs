@@ -1,6 +1,6 @@
 //! Why a kernel refuses its arguments.
 
-use super::Instructions;
+use super::{Instructions, MixedPath};
 
 /// A shape, slice or method that a kernel cannot work with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,5 +91,24 @@ pub enum KernelError {
         wanted: Instructions,
         /// What run-time detection found.
         best: Instructions,
+    },
+    /// A path of mixed precision was forced that this processor lacks.
+    #[error(
+        "this processor has no instructions for the bf16 path `{}`; it has {available}",
+        wanted.word()
+    )]
+    MissingMixedPath {
+        /// What was asked for.
+        wanted: MixedPath,
+        /// The words of those that there are.
+        available: String,
+    },
+    /// No path of mixed precision is called so.
+    #[error("`{word}` is no bf16 path; possible are {possible}")]
+    UnknownMixedPath {
+        /// What was asked for.
+        word: String,
+        /// All words.
+        possible: String,
     },
 }

@@ -8,17 +8,19 @@
 //! | forward | images, turned, `inputs × images` | weights, a panel at a time | output |
 //! | data gradient | output gradient, row by row | weights, row by row | dot products of rows |
 //! | weight gradient | images as they are | output gradient in panels | weight gradient |
+//!
+//! In mixed precision the same passes run over pairs of bf16, which are made while packing; what
+//! is paired are neighbours in the sum: inputs, outputs and images.
 
 use std::fmt;
 use std::ops::Range;
 
-use super::KernelError;
-use super::microkernel::{
-    Dots, Engine, Instructions, Matrix, Product, Right, Start, Tile, multiply,
-};
+use super::bf16::{Blocks, round_all};
+use super::microkernel::{Dots, Engine, Matrix, Pairing, Product, Right, Start, Tile, multiply};
 use super::packing::RowPanels;
 use super::parallel::{Units, threads};
 use super::scratch::with_buffers;
+use super::{Arithmetic, KernelError};
 
 /// Depth of a block of the forward pass and of the weight gradient: a panel of so many rows and
 /// two vectors stays in the first-level cache.
@@ -114,29 +116,31 @@ impl FullyConnectedShape {
 /// Runs on the current rayon pool; the result does not depend on the number of its threads.
 ///
 /// # Errors
-/// A slice that does not fit the shape, or instructions that this processor lacks.
+/// A slice that does not fit the shape, or an arithmetic that this processor lacks.
 pub fn fully_connected(
     shape: &FullyConnectedShape,
     input: &[f32],
     weights: &[f32],
     bias: &[f32],
     output: &mut [f32],
-    instructions: Instructions,
+    arithmetic: Arithmetic,
 ) -> Result<(), KernelError> {
     let FullyConnectedShape { images, inputs, outputs } = *shape;
     shape.check_len("input", input.len(), (images, inputs))?;
     shape.check_len("weights", weights.len(), (inputs, outputs))?;
     shape.check_len("bias", bias.len(), (outputs, 1))?;
     shape.check_len("output", output.len(), (images, outputs))?;
-    match Engine::new(instructions)? {
-        Some(engine) => Packed { engine, shape }.forward(input, weights, bias, output),
+    match engine_of(arithmetic)? {
+        Some(engine) => Packed::new(engine, shape).forward(input, weights, bias, output),
         None => {
-            multiply(Product {
-                left: Matrix::rows(input, images, inputs),
-                right: Matrix::rows(weights, inputs, outputs),
-                output,
-                accumulate: false,
-                threads: threads(),
+            with_factors(arithmetic, [input, weights], |[input, weights]| {
+                multiply(Product {
+                    left: Matrix::rows(input, images, inputs),
+                    right: Matrix::rows(weights, inputs, outputs),
+                    output,
+                    accumulate: false,
+                    threads: threads(),
+                });
             });
             for row in output.chunks_exact_mut(outputs) {
                 row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
@@ -155,22 +159,24 @@ pub fn fully_connected_backward_data(
     weights: &[f32],
     output_gradient: &[f32],
     input_gradient: &mut [f32],
-    instructions: Instructions,
+    arithmetic: Arithmetic,
 ) -> Result<(), KernelError> {
     let FullyConnectedShape { images, inputs, outputs } = *shape;
     shape.check_len("weights", weights.len(), (inputs, outputs))?;
     shape.check_len("output gradient", output_gradient.len(), (images, outputs))?;
     shape.check_len("input gradient", input_gradient.len(), (images, inputs))?;
-    match Engine::new(instructions)? {
+    match engine_of(arithmetic)? {
         Some(engine) => {
-            Packed { engine, shape }.backward_data(weights, output_gradient, input_gradient);
+            Packed::new(engine, shape).backward_data(weights, output_gradient, input_gradient);
         }
-        None => multiply(Product {
-            left: Matrix::rows(output_gradient, images, outputs),
-            right: Matrix::rows(weights, inputs, outputs).transposed(),
-            output: input_gradient,
-            accumulate: false,
-            threads: threads(),
+        None => with_factors(arithmetic, [output_gradient, weights], |[gradient, weights]| {
+            multiply(Product {
+                left: Matrix::rows(gradient, images, outputs),
+                right: Matrix::rows(weights, inputs, outputs).transposed(),
+                output: input_gradient,
+                accumulate: false,
+                threads: threads(),
+            });
         }),
     }
     Ok(())
@@ -188,7 +194,7 @@ pub fn fully_connected_backward_weights(
     output_gradient: &[f32],
     weight_gradient: &mut [f32],
     bias_gradient: &mut [f32],
-    instructions: Instructions,
+    arithmetic: Arithmetic,
 ) -> Result<(), KernelError> {
     let FullyConnectedShape { images, inputs, outputs } = *shape;
     shape.check_len("input", input.len(), (images, inputs))?;
@@ -196,19 +202,41 @@ pub fn fully_connected_backward_weights(
     shape.check_len("weight gradient", weight_gradient.len(), (inputs, outputs))?;
     shape.check_len("bias gradient", bias_gradient.len(), (outputs, 1))?;
     sum_rows(output_gradient, bias_gradient);
-    match Engine::new(instructions)? {
+    match engine_of(arithmetic)? {
         Some(engine) => {
-            Packed { engine, shape }.backward_weights(input, output_gradient, weight_gradient);
+            Packed::new(engine, shape).backward_weights(input, output_gradient, weight_gradient);
         }
-        None => multiply(Product {
-            left: Matrix::rows(input, images, inputs).transposed(),
-            right: Matrix::rows(output_gradient, images, outputs),
-            output: weight_gradient,
-            accumulate: false,
-            threads: threads(),
+        None => with_factors(arithmetic, [input, output_gradient], |[input, gradient]| {
+            multiply(Product {
+                left: Matrix::rows(input, images, inputs).transposed(),
+                right: Matrix::rows(gradient, images, outputs),
+                output: weight_gradient,
+                accumulate: false,
+                threads: threads(),
+            });
         }),
     }
     Ok(())
+}
+
+/// The vector kernels of an arithmetic, where it has such.
+fn engine_of(arithmetic: Arithmetic) -> Result<Option<Engine>, KernelError> {
+    match arithmetic {
+        Arithmetic::Single(instructions) => Engine::new(instructions),
+        Arithmetic::Mixed(path) => Engine::of_pairs(path),
+    }
+}
+
+/// Gives `work` the factors as the arithmetic multiplies them.
+fn with_factors(arithmetic: Arithmetic, factors: [&[f32]; 2], work: impl FnOnce([&[f32]; 2])) {
+    match arithmetic {
+        Arithmetic::Single(_) => work(factors),
+        Arithmetic::Mixed(_) => with_buffers(factors.map(<[f32]>::len), |[first, second]| {
+            round_all(factors[0], first);
+            round_all(factors[1], second);
+            work([first, second]);
+        }),
+    }
 }
 
 /// Sums rows as long as `sums`, from the first to the last.
@@ -222,6 +250,7 @@ fn sum_rows(rows: &[f32], sums: &mut [f32]) {
 /// The passes on the vector kernels.
 struct Packed<'a> {
     engine: Engine,
+    pairing: Option<Pairing>,
     shape: &'a FullyConnectedShape,
 }
 
@@ -230,6 +259,7 @@ struct Packed<'a> {
 struct Panels {
     lanes: usize,
     columns: usize,
+    pairing: Option<Pairing>,
 }
 
 impl Panels {
@@ -246,31 +276,50 @@ impl Panels {
         self.columns(panel).len().div_ceil(self.lanes)
     }
 
-    /// Packs `rows` of a row-major matrix with `pitch` floats per row, panel after panel; each
-    /// takes `rows · 2·lanes` floats, and is filled up with zeros.
-    fn pack(
-        self,
-        source: &[f32],
-        (rows, pitch): (usize, usize),
-        panels: Range<usize>,
-        target: &mut [f32],
-    ) {
-        let panel_len = rows * 2 * self.lanes;
-        for (row, source) in source.chunks(pitch).take(rows).enumerate() {
+    /// Packs the rows of a row-major matrix with `pitch` floats per row, panel after panel; each
+    /// takes `depth(rows) · 2·lanes` floats, and is filled up with zeros. Two rows make one of
+    /// pairs.
+    fn pack(self, source: &[f32], pitch: usize, panels: Range<usize>, target: &mut [f32]) {
+        let rows_at_once = if self.pairing.is_some() { 2 } else { 1 };
+        let rows = source.chunks(rows_at_once * pitch);
+        let panel_len = rows.len() * 2 * self.lanes;
+        for (row, source) in rows.enumerate() {
+            let (first, second) = source.split_at(pitch);
             for (panel, target) in panels.clone().zip(target.chunks_exact_mut(panel_len)) {
                 let columns = self.columns(panel);
                 let width = self.vectors(panel) * self.lanes;
                 let target = &mut target[row * width..][..width];
-                target[..columns.len()].copy_from_slice(&source[columns.clone()]);
-                target[columns.len()..].fill(0.0);
+                let (own, padding) = target.split_at_mut(columns.len());
+                padding.fill(0.0);
+                match self.pairing {
+                    Some(pairing) => {
+                        let second = second.get(columns.clone());
+                        pairing.pair(&first[columns], second, own);
+                    }
+                    None => own.copy_from_slice(&first[columns]),
+                }
             }
         }
     }
 }
 
-impl Packed<'_> {
+impl<'a> Packed<'a> {
+    fn new(engine: Engine, shape: &'a FullyConnectedShape) -> Self {
+        Self { engine, pairing: engine.pairing(), shape }
+    }
+
     fn panels(&self, columns: usize) -> Panels {
-        Panels { lanes: self.engine.lanes(), columns }
+        Panels { lanes: self.engine.lanes(), columns, pairing: self.pairing }
+    }
+
+    /// Elements in depth that so many products take.
+    fn depth(&self, products: usize) -> usize {
+        if self.pairing.is_some() { products.div_ceil(2) } else { products }
+    }
+
+    /// Products in an element.
+    fn products(&self) -> usize {
+        if self.pairing.is_some() { 2 } else { 1 }
     }
 
     fn forward(&self, input: &[f32], weights: &[f32], bias: &[f32], output: &mut [f32]) {
@@ -286,9 +335,19 @@ impl Packed<'_> {
             flops_per_unit: self.shape.flops() / count as u64,
             bounds: |unit| images * first_column(unit),
         };
-        let lengths = [inputs * images + self.engine.slack(), images * outputs];
-        with_buffers(lengths, |[turned, products]| {
-            self.engine.transpose((input, inputs), (images, inputs), (turned, images));
+        let depth = self.depth(inputs);
+        let paired_len = if self.pairing.is_some() { images * depth } else { 0 };
+        let lengths = [depth * images + self.engine.slack(), images * outputs, paired_len];
+        with_buffers(lengths, |[turned, products, paired]| {
+            let mut elements = input;
+            if let Some(pairing) = self.pairing {
+                let rows = paired.chunks_exact_mut(depth);
+                for (row, input) in rows.zip(input.chunks_exact(inputs)) {
+                    pairing.pair_neighbours(input, row);
+                }
+                elements = paired;
+            }
+            self.engine.transpose((elements, depth), (images, depth), (turned, images));
             let turned = &*turned;
             units.run(products, |unit, products| {
                 self.unit_forward(turned, weights, unit_panels(unit), panels, products);
@@ -320,11 +379,13 @@ impl Packed<'_> {
         let width = 2 * panels.lanes;
         let pitch = products.len() / images;
         let row_panels = RowPanels::new(images, self.engine.max_rows());
-        with_buffers([unit_panels.len() * BLOCK_DEPTH.min(inputs) * width], |[packed]| {
-            for first in (0..inputs).step_by(BLOCK_DEPTH) {
-                let depth = BLOCK_DEPTH.min(inputs - first);
-                let rows = &weights[first * outputs..];
-                panels.pack(rows, (depth, outputs), unit_panels.clone(), packed);
+        let whole_depth = self.depth(inputs);
+        with_buffers([unit_panels.len() * BLOCK_DEPTH.min(whole_depth) * width], |[packed]| {
+            for first in (0..whole_depth).step_by(BLOCK_DEPTH) {
+                let depth = BLOCK_DEPTH.min(whole_depth - first);
+                let rows = first * self.products()..inputs.min((first + depth) * self.products());
+                let rows = &weights[rows.start * outputs..rows.end * outputs];
+                panels.pack(rows, outputs, unit_panels.clone(), packed);
                 let blocks = packed.chunks_exact(depth * width);
                 for ((at, panel), block) in unit_panels.clone().enumerate().zip(blocks) {
                     for images_of_panel in (0..row_panels.count()).map(|p| row_panels.range(p)) {
@@ -355,7 +416,8 @@ impl Packed<'_> {
             flops_per_unit: self.shape.flops() / count as u64,
             bounds: |unit| images * inputs.min(unit * UNIT_ROWS),
         };
-        let blocks = DotBlocks { lanes: self.engine.lanes(), length: outputs };
+        let (lanes, pairing) = (self.engine.lanes(), self.pairing);
+        let blocks = DotBlocks { lanes, length: outputs, pairing };
         with_buffers([images * blocks.padded(), images * inputs], |[gradients, products]| {
             blocks.pack(output_gradient, images, gradients);
             let gradients = &*gradients;
@@ -425,26 +487,34 @@ impl Packed<'_> {
     ) {
         let FullyConnectedShape { images, inputs, outputs } = *self.shape;
         let panels = self.panels(outputs);
-        let packed_len = images * panels.count() * 2 * panels.lanes;
+        let depth = self.depth(images);
+        let pairs_len = if self.pairing.is_some() { depth * inputs } else { 0 };
+        let packed_len = depth * panels.count() * 2 * panels.lanes;
         let count = inputs.div_ceil(UNIT_ROWS);
         let units = Units {
             count,
             flops_per_unit: self.shape.flops() / count as u64,
             bounds: |unit| outputs * inputs.min(unit * UNIT_ROWS),
         };
-        with_buffers([packed_len], |[packed]| {
-            let blocks = (0..images).step_by(BLOCK_DEPTH);
+        with_buffers([packed_len, pairs_len], |[packed, pairs]| {
+            let blocks = (0..depth).step_by(BLOCK_DEPTH);
             for first in blocks.clone() {
-                let depth = BLOCK_DEPTH.min(images - first);
                 let target = &mut packed[first * panels.count() * 2 * panels.lanes..];
-                let rows = &output_gradient[first * outputs..];
-                panels.pack(rows, (depth, outputs), 0..panels.count(), target);
+                let last = images.min((first + BLOCK_DEPTH) * self.products());
+                let rows = &output_gradient[first * self.products() * outputs..last * outputs];
+                panels.pack(rows, outputs, 0..panels.count(), target);
+            }
+            let mut input = input;
+            if let Some(pairing) = self.pairing {
+                let images = Blocks { items: 1, per_item: images, length: inputs };
+                images.pair(pairing, input, pairs);
+                input = pairs;
             }
             let packed = &*packed;
             units.run(weight_gradient, |unit, gradient| {
                 for first in blocks.clone() {
                     let columns = &packed[first * panels.count() * 2 * panels.lanes..];
-                    let images = first..images.min(first + BLOCK_DEPTH);
+                    let images = first..depth.min(first + BLOCK_DEPTH);
                     let input = &input[first * inputs + unit * UNIT_ROWS..];
                     self.unit_backward_weights(input, columns, images, panels, gradient);
                 }
@@ -452,7 +522,8 @@ impl Packed<'_> {
         });
     }
 
-    /// Adds the products of some images to the gradient of some rows of the weights.
+    /// Adds the products of some images, or pairs of them, to the gradient of some rows of the
+    /// weights.
     fn unit_backward_weights(
         &self,
         input: &[f32],
@@ -489,12 +560,18 @@ impl Packed<'_> {
 struct DotBlocks {
     lanes: usize,
     length: usize,
+    pairing: Option<Pairing>,
 }
 
 impl DotBlocks {
-    /// Length of a row with its zeros.
+    /// Elements of a row with its zeros.
     fn padded(self) -> usize {
-        self.length.next_multiple_of(self.lanes)
+        self.length.div_ceil(self.products()).next_multiple_of(self.lanes)
+    }
+
+    /// Products in an element.
+    fn products(self) -> usize {
+        if self.pairing.is_some() { 2 } else { 1 }
     }
 
     fn ranges(self) -> impl Iterator<Item = Range<usize>> {
@@ -506,11 +583,16 @@ impl DotBlocks {
     fn pack(self, source: &[f32], rows: usize, target: &mut [f32]) {
         for range in self.ranges() {
             let block = &mut target[rows * range.start..][..rows * range.len()];
-            let kept = range.start..range.end.min(self.length);
+            let [start, end] = [range.start, range.end].map(|element| element * self.products());
+            let kept = start..end.min(self.length);
             let sources = source.chunks_exact(self.length);
             for (source, target) in sources.zip(block.chunks_exact_mut(range.len())) {
-                target[..kept.len()].copy_from_slice(&source[kept.clone()]);
-                target[kept.len()..].fill(0.0);
+                let (own, padding) = target.split_at_mut(kept.len().div_ceil(self.products()));
+                padding.fill(0.0);
+                match self.pairing {
+                    Some(pairing) => pairing.pair_neighbours(&source[kept.clone()], own),
+                    None => own.copy_from_slice(&source[kept.clone()]),
+                }
             }
         }
     }
@@ -530,6 +612,8 @@ fn sum_lanes(lanes: &[f32]) -> f32 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::bf16::round;
+    use super::super::{Instructions, MixedPath};
     use super::*;
 
     const REFUSED: &str = "the slices fit the shape";
@@ -563,14 +647,26 @@ mod tests {
             }
         }
 
+        /// With the factors that mixed precision multiplies.
+        fn rounded(&self) -> Self {
+            let round = |values: &[f32]| values.iter().map(|value| round(*value)).collect();
+            Operands {
+                shape: self.shape,
+                input: round(&self.input),
+                weights: round(&self.weights),
+                bias: self.bias.clone(),
+                output_gradient: round(&self.output_gradient),
+            }
+        }
+
         /// Output, input gradient, weight gradient and bias gradient.
-        fn results(&self, instructions: Instructions) -> [Vec<f32>; 4] {
+        fn results(&self, arithmetic: Arithmetic) -> [Vec<f32>; 4] {
             let Operands { shape, input, weights, bias, output_gradient } = self;
             let mut results =
                 [output_gradient, input, weights, bias].map(|like| vec![f32::NAN; like.len()]);
             let [output, data, weight, biases] = &mut results;
-            fully_connected(shape, input, weights, bias, output, instructions).expect(REFUSED);
-            fully_connected_backward_data(shape, weights, output_gradient, data, instructions)
+            fully_connected(shape, input, weights, bias, output, arithmetic).expect(REFUSED);
+            fully_connected_backward_data(shape, weights, output_gradient, data, arithmetic)
                 .expect(REFUSED);
             fully_connected_backward_weights(
                 shape,
@@ -578,7 +674,7 @@ mod tests {
                 output_gradient,
                 weight,
                 biases,
-                instructions,
+                arithmetic,
             )
             .expect(REFUSED);
             results
@@ -609,26 +705,35 @@ mod tests {
         rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
     }
 
-    fn available() -> impl Iterator<Item = Instructions> {
-        Instructions::ALL.into_iter().filter(|instructions| instructions.is_available())
+    fn available() -> impl Iterator<Item = Arithmetic> {
+        let single =
+            Instructions::ALL.into_iter().filter(|instructions| instructions.is_available());
+        let mixed = MixedPath::ALL.into_iter().filter(|path| path.is_available());
+        single.map(Arithmetic::Single).chain(mixed.map(Arithmetic::Mixed))
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn every_instruction_set_computes_the_defining_sums(
+        fn every_arithmetic_computes_the_defining_sums_of_its_factors(
             (images, inputs, outputs) in (1usize..140, 1usize..200, 1usize..140),
             seed in any::<u64>(),
         ) {
             let shape = FullyConnectedShape::new(images, inputs, outputs).unwrap();
             let operands = Operands::new(shape, seed);
+            let rounded = operands.rounded().naive();
             let naive = operands.naive();
             // Terms of each sum, all below 1; every one may cost a rounding of the largest sum.
             let terms = [inputs + 1, outputs, images, images];
-            for instructions in available() {
-                let results = operands.results(instructions);
-                for ((results, naive), terms) in results.iter().zip(&naive).zip(terms) {
+            for arithmetic in available() {
+                let results = operands.results(arithmetic);
+                let mut expected = naive.clone();
+                if matches!(arithmetic, Arithmetic::Mixed(_)) {
+                    // The gradient of the bias has no factors.
+                    expected[..3].clone_from_slice(&rounded[..3]);
+                }
+                for ((results, naive), terms) in results.iter().zip(&expected).zip(terms) {
                     let bound = (terms * terms) as f64 * f64::from(f32::EPSILON);
                     for (result, sum) in results.iter().zip(naive) {
                         prop_assert!((f64::from(*result) - sum).abs() <= bound, "{result}, {sum}");
@@ -642,10 +747,11 @@ mod tests {
     fn the_number_of_threads_changes_no_bit() {
         let shape = FullyConnectedShape::new(70, 300, 530).unwrap();
         let operands = Operands::new(shape, 5);
-        for instructions in available().filter(|set| *set != Instructions::Portable) {
-            let alone = on_threads(1, || operands.results(instructions));
+        let portable = [Instructions::Portable.into(), Arithmetic::Mixed(MixedPath::Portable)];
+        for arithmetic in available().filter(|arithmetic| !portable.contains(arithmetic)) {
+            let alone = on_threads(1, || operands.results(arithmetic));
             for threads in [2, 5] {
-                assert!(alone == on_threads(threads, || operands.results(instructions)));
+                assert!(alone == on_threads(threads, || operands.results(arithmetic)));
             }
         }
     }
@@ -668,7 +774,7 @@ mod tests {
             &[0.0; 11],
             &[0.0; 4],
             &mut [0.0; 8],
-            Instructions::Portable,
+            Instructions::Portable.into(),
         );
         assert_eq!(
             short.unwrap_err().to_string(),

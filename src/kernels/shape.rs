@@ -108,6 +108,11 @@ impl ConvolutionShape {
         Ok(Self { sizes, output_height, output_width })
     }
 
+    /// The shape of other sizes with the same output planes, none of them larger than its own.
+    pub(super) fn with_sizes(&self, sizes: ConvolutionSizes) -> Self {
+        Self { sizes, ..*self }
+    }
+
     /// The sizes this shape was made from.
     pub fn sizes(&self) -> ConvolutionSizes {
         self.sizes

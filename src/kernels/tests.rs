@@ -40,6 +40,17 @@ impl Operands {
         }
     }
 
+    /// With the factors that mixed precision multiplies.
+    fn rounded(&self) -> Self {
+        let round = |values: &[f32]| values.iter().map(|value| bf16::round(*value)).collect();
+        Self {
+            input: round(&self.input),
+            weights: round(&self.weights),
+            bias: self.bias.clone(),
+            output_gradient: round(&self.output_gradient),
+        }
+    }
+
     fn results(&self, shape: &ConvolutionShape, lowering: Lowering) -> Results {
         let mut results = Results {
             output: vec![f32::NAN; shape.output_len()],
@@ -309,6 +320,67 @@ proptest! {
     }
 }
 
+/// Every way to compute in mixed precision on this processor.
+fn mixed() -> impl Iterator<Item = Lowering> {
+    MixedPath::ALL.into_iter().filter(|path| path.is_available()).map(Lowering::Mixed)
+}
+
+/// Against the defining sums of rounded factors; the gradient of the bias has none.
+fn check_mixed(shape: &ConvolutionShape, seed: u64) -> Result<(), TestCaseError> {
+    let operands = Operands::new(shape, seed);
+    let [output, input_gradient, weight_gradient, _] = operands.rounded().naive(shape);
+    let [.., bias_gradient] = operands.naive(shape);
+    for lowering in mixed() {
+        let results = operands.results(shape, lowering);
+        output.check("output", &results.output)?;
+        input_gradient.check("input gradient", &results.input_gradient)?;
+        weight_gradient.check("weight gradient", &results.weight_gradient)?;
+        bias_gradient.check("bias gradient", &results.bias_gradient)?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn mixed_precision_computes_the_defining_sums_of_rounded_factors(
+        shape in any_shape(),
+        seed in any::<u64>(),
+    ) {
+        check_mixed(&shape, seed)?;
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_no_bit_of_mixed_precision(
+        shape in any_shape(),
+        seed in any::<u64>(),
+    ) {
+        let operands = Operands::new(&shape, seed);
+        for lowering in mixed() {
+            let alone = on_threads(1, || operands.results(&shape, lowering));
+            prop_assert_eq!(alone, on_threads(3, || operands.results(&shape, lowering)));
+        }
+    }
+}
+
+#[test]
+fn the_layers_of_real_networks_compute_their_sums_in_mixed_precision() {
+    for sizes in NETWORK_LAYERS {
+        check_mixed(&shape(sizes), 1).unwrap();
+    }
+}
+
+#[test]
+fn mixed_precision_differs_from_single_precision() {
+    let shape = shape(LENET_SECOND);
+    let operands = Operands::new(&shape, 3);
+    let single = operands.results(&shape, Lowering::default());
+    for lowering in mixed() {
+        assert_ne!(operands.results(&shape, lowering).output, single.output);
+    }
+}
+
 /// Shapes for which [`Lowering::Winograd`] transforms.
 fn any_transformed_shape() -> impl Strategy<Value = ConvolutionShape> {
     let extents = (6usize..12, 5usize..14, 5usize..20, 0usize..3);
@@ -392,8 +464,9 @@ proptest! {
         let packed = |set| Lowering::Packed(set);
         let lowerings = || Instructions::ALL.into_iter().filter(|set| set.is_available()).map(packed);
         check(&shape, seed, lowerings())?;
+        check_mixed(&shape, seed)?;
         let operands = Operands::new(&shape, seed);
-        for lowering in lowerings() {
+        for lowering in lowerings().chain(mixed()) {
             let alone = on_threads(1, || operands.results(&shape, lowering));
             let together = on_threads(5, || operands.results(&shape, lowering));
             prop_assert!(alone == together);

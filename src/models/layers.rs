@@ -8,6 +8,7 @@ use omnivore_sim::workload::{
 };
 use rand::{Rng, RngExt};
 
+use crate::kernels::Arithmetic;
 use crate::kernels::burn_op::{
     append_numbers, average_pooling, convolution, fully_connected, max_pooling, normalisation,
     rectified, scaled,
@@ -203,11 +204,19 @@ fn append<const D: usize>(gradient: Option<Tensor<D>>, values: &mut Vec<f32>) {
     }
 }
 
+/// Where and in what layers are computed.
+#[derive(Clone, Copy)]
+pub(super) struct Computing<'a> {
+    pub(super) device: &'a Device,
+    pub(super) arithmetic: Arithmetic,
+}
+
 /// One walk through the layers of a phase.
 pub(super) struct Pass<'a> {
     /// The parameters of the phase.
     part: &'a [f32],
     device: Device,
+    arithmetic: Arithmetic,
     /// Absent in evaluation.
     training: Option<Training<'a>>,
 }
@@ -221,9 +230,14 @@ struct Training<'a> {
 
 impl<'a> Pass<'a> {
     /// A pass that records what a gradient needs.
-    pub(super) fn training(part: &'a [f32], device: &Device, dropout: &'a mut dyn Rng) -> Self {
+    pub(super) fn training(
+        part: &'a [f32],
+        computing: Computing<'_>,
+        dropout: &'a mut dyn Rng,
+    ) -> Self {
         let training = Some(Training { dropout, leaves: Vec::new(), others: Others::default() });
-        Pass { part, device: device.clone().autodiff(), training }
+        let Computing { device, arithmetic } = computing;
+        Pass { part, device: device.clone().autodiff(), arithmetic, training }
     }
 
     /// The same pass for images of a mini-batch that has others too: dropout leaves out their
@@ -236,8 +250,9 @@ impl<'a> Pass<'a> {
     }
 
     /// A pass that only computes outputs.
-    pub(super) fn evaluation(part: &'a [f32], device: &Device) -> Self {
-        Pass { part, device: device.clone(), training: None }
+    pub(super) fn evaluation(part: &'a [f32], computing: Computing<'_>) -> Self {
+        let Computing { device, arithmetic } = computing;
+        Pass { part, device: device.clone(), arithmetic, training: None }
     }
 
     /// The device on which the tensors of this pass must be created.
@@ -259,8 +274,9 @@ impl<'a> Pass<'a> {
         match operation {
             Operation::Convolution { filters, biases, options } => {
                 let (filters, biases) = (self.parameter(filters), self.parameter(biases));
-                let input = input.into_image();
-                Activation::Image(convolution(input, filters, Some(biases), options.clone()))
+                let (input, options) = (input.into_image(), options.clone());
+                let arithmetic = self.arithmetic;
+                Activation::Image(convolution(input, filters, Some(biases), options, arithmetic))
             }
             Operation::MaxPooling(options) => {
                 Activation::Image(max_pooling(input.into_image(), options.clone()))
@@ -283,7 +299,8 @@ impl<'a> Pass<'a> {
             },
             Operation::FullyConnected { weights, biases } => {
                 let (weights, biases) = (self.parameter(weights), self.parameter(biases));
-                Activation::Features(fully_connected(input.into_features(), weights, biases))
+                let input = input.into_features();
+                Activation::Features(fully_connected(input, weights, biases, self.arithmetic))
             }
         }
     }

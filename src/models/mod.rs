@@ -33,8 +33,9 @@ use omnivore_sim::workload::{ImageShape, NetworkSpec, ParameterLayout, Workload,
 use rand::Rng;
 
 use crate::kernels::burn_op::{append_numbers, pulled};
+use crate::kernels::{Arithmetic, KernelError};
 
-use layers::{Activation, Leaf, Operation, Pass, size};
+use layers::{Activation, Computing, Leaf, Operation, Pass, size};
 use loss::Scores;
 
 pub use objective::{EVALUATION_SEED, NetworkObjective};
@@ -48,6 +49,9 @@ pub enum ModelError {
     /// The network itself is not possible.
     #[error(transparent)]
     Network(#[from] WorkloadError),
+    /// The processor lacks an arithmetic.
+    #[error(transparent)]
+    Arithmetic(#[from] KernelError),
     /// A vector does not have the length that the network prescribes.
     #[error("{what} hold {found} numbers, but network `{network}` needs {expected}")]
     Length {
@@ -113,6 +117,7 @@ pub struct Model {
     features: usize,
     classes: usize,
     device: Device,
+    arithmetic: Arithmetic,
 }
 
 /// What the forward pass of the conv phase leaves behind.
@@ -202,9 +207,26 @@ impl Model {
             conv: resolved.conv,
             fc: resolved.fc,
             device: device.clone().without_autodiff(),
+            arithmetic: Arithmetic::default(),
             spec: spec.clone(),
             workload,
         })
+    }
+
+    /// The same network with its convolutions and fully-connected layers in another arithmetic.
+    ///
+    /// It is for devices of the CPU; others compute as they do.
+    ///
+    /// # Errors
+    /// [`ModelError::Arithmetic`] when the processor lacks it.
+    pub fn with_arithmetic(self, arithmetic: Arithmetic) -> Result<Self, ModelError> {
+        arithmetic.require()?;
+        Ok(Model { arithmetic, ..self })
+    }
+
+    /// In what the convolutions and the fully-connected layers are computed.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// The network as it was described.
@@ -237,6 +259,10 @@ impl Model {
     /// The device that computes.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    fn computing(&self) -> Computing<'_> {
+        Computing { device: &self.device, arithmetic: self.arithmetic }
     }
 
     /// Numbers of one image: `channels · height · width`.
@@ -295,7 +321,7 @@ impl Model {
         if self.conv.is_empty() {
             return Ok(ConvForward { activations: images, graph: None });
         }
-        let mut pass = Pass::training(conv, &self.device, dropout).beside(others);
+        let mut pass = Pass::training(conv, self.computing(), dropout).beside(others);
         let input = self.images(images, n_images, pass.device());
         let output = pass.run(&self.conv, input).into_features();
         let activations = into_vec(output.clone().inner());
@@ -330,7 +356,7 @@ impl Model {
         self.check_length("FC parameters", fc, self.layout.fc)?;
         let n_images = self.whole_images("activations", &activations, self.features)?;
         self.check_labels(labels, n_images)?;
-        let mut pass = Pass::training(fc, &self.device, dropout).beside(others);
+        let mut pass = Pass::training(fc, self.computing(), dropout).beside(others);
         let data = TensorData::new(activations, [n_images, self.features]);
         let mut input = Tensor::<2>::from_data(data, pass.device());
         if self.layout.conv > 0 {
@@ -397,10 +423,10 @@ impl Model {
         let (conv, fc) = self.split(parameters)?;
         let n_images = self.whole_images("images", &images, self.image_length)?;
         self.check_labels(labels, n_images)?;
-        let mut pass = Pass::evaluation(conv, &self.device);
+        let mut pass = Pass::evaluation(conv, self.computing());
         let input = self.images(images, n_images, pass.device());
         let activations = pass.run(&self.conv, input);
-        let output = Pass::evaluation(fc, &self.device).run(&self.fc, activations);
+        let output = Pass::evaluation(fc, self.computing()).run(&self.fc, activations);
         let scores = Scores::new(into_vec(output.into_features()), self.classes);
         Ok(Evaluation {
             loss_sum: scores.losses(labels).sum(),

@@ -19,7 +19,7 @@ use super::prediction::Qualities;
 use super::proxy::{PredictorSetup, ProxyPredictor};
 use super::quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
 use super::stability::effective_curvature;
-use crate::config::{ConfigError, Experiment, Start, Target};
+use crate::config::{ConfigError, Experiment, Precision, Start, Target};
 use crate::profile::Profile;
 use crate::run::{Lab, RunProgress, in_parallel};
 
@@ -46,6 +46,9 @@ pub struct Calibration {
     pub network: String,
     /// Examples in a mini-batch.
     pub mini_batch: u32,
+    /// Number format in which the runs were computed.
+    #[serde(default)]
+    pub precision: Precision,
     /// Where runs begin.
     pub start: WarmStart,
     /// Seeds over which the predictor averages.
@@ -176,6 +179,7 @@ pub fn calibrate(
         schema_version: SCHEMA_VERSION,
         network: experiment.network.name.clone(),
         mini_batch: setup.mini_batch,
+        precision: experiment.run.precision,
         start,
         predictor_seeds: plan.predictor_seeds.clone(),
         proxy,
@@ -197,8 +201,12 @@ fn calibration_run(
     keeper: &dyn CurveKeeper,
     progress: &dyn RunProgress,
 ) -> Result<CalibrationCurve, CalibrationError> {
+    let precision = match lab.experiment().run.precision {
+        Precision::F32 => String::new(),
+        other => format!("_precision={other}"),
+    };
     let name = format!(
-        "momentum={}_rate={}_seed={}_updates={updates}",
+        "momentum={}_rate={}_seed={}_updates={updates}{precision}",
         rule.explicit_momentum, rule.learning_rate, seed.0
     );
     if let Some(kept) = keeper.kept(&name).map_err(CalibrationError::Keep)? {
@@ -272,11 +280,14 @@ impl Calibration {
             WarmStart::Warm => "a warm start",
             WarmStart::Init => "the initial parameters",
         };
-        let describe = |network: &str, mini_batch: u32, start: &str| {
-            format!("network `{network}` with mini-batches of {mini_batch} from {start}")
+        let describe = |network: &str, mini_batch: u32, precision: Precision, start: &str| {
+            format!(
+                "network `{network}` in {precision} with mini-batches of {mini_batch} from {start}"
+            )
         };
-        let found = describe(&self.network, self.mini_batch, own_start);
-        let expected = describe(&experiment.network.name, run.roster.mini_batch, start);
+        let found = describe(&self.network, self.mini_batch, self.precision, own_start);
+        let mini_batch = run.roster.mini_batch;
+        let expected = describe(&experiment.network.name, mini_batch, run.precision, start);
         if found == expected { Ok(()) } else { Err(CalibrationError::Other { found, expected }) }
     }
 

@@ -38,6 +38,7 @@ use omnivore_sim::protocol::{FcPlacement, ProtocolError};
 use omnivore_sim::units::UnitError;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Precision;
 use crate::devices::DeviceName;
 use crate::models::NetworkObjective;
 
@@ -127,6 +128,8 @@ pub enum ProfileError {
 pub struct ProfileSetup<'a> {
     /// The name of the device on which the network computes.
     pub device: DeviceName,
+    /// The number format in which it computes.
+    pub precision: Precision,
     /// The network on its data.
     pub objective: &'a NetworkObjective,
     /// Where the FC layers live.
@@ -147,6 +150,9 @@ pub struct ProfileSetup<'a> {
 pub struct Profile {
     /// The device.
     pub device: DeviceName,
+    /// The number format in which it computed.
+    #[serde(default)]
+    pub precision: Precision,
     /// Name of the network.
     pub network: String,
     /// Where the FC layers lived.

@@ -56,6 +56,7 @@ impl Tally {
         let fc_hand_over = merged.then(|| Estimate::of_median(&self.fc_hand_over.0));
         Ok(Profile {
             device: setup.device,
+            precision: setup.precision,
             network: setup.objective.model().spec().name.clone(),
             fc_placement: setup.fc,
             mini_batch: setup.mini_batch,

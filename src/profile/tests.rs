@@ -13,6 +13,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::measure::cuts;
 use super::*;
+use crate::config::Precision;
 use crate::data::{DataSource, load};
 use crate::devices;
 use crate::models::Model;
@@ -230,6 +231,7 @@ fn made_up(fc_placement: FcPlacement, mini_batch: u32, concurrency: u32) -> Prof
     let cost = Estimate::of_median(&[1e-5, 1e-5, 1e-5]).expect("durations above 0");
     Profile {
         device: DeviceName::Flex,
+        precision: Precision::F32,
         network: "made up".to_owned(),
         fc_placement,
         mini_batch,
@@ -326,6 +328,7 @@ fn objective() -> NetworkObjective {
 fn setup(objective: &NetworkObjective, fc: FcPlacement) -> ProfileSetup<'_> {
     ProfileSetup {
         device: DeviceName::Flex,
+        precision: Precision::F32,
         objective,
         fc,
         mini_batch: 9,

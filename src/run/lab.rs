@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use burn::tensor::Device;
 use omnivore_sim::cluster::{PhaseTimes, Scenario, Timing, TimingError};
 use omnivore_sim::objective::{InitialModel, Objective, synchronous_start};
 use omnivore_sim::rng::Seed;
@@ -9,10 +10,11 @@ use omnivore_sim::workload::Workload;
 
 use super::split::{self, Sharer};
 use crate::config::{
-    ConfigError, DataChoice, DataFacts, Experiment, Hardware, Part, RunConfig, Start,
+    ConfigError, DataChoice, DataFacts, Experiment, Hardware, Part, Precision, RunConfig, Start,
 };
 use crate::data::{self, DataError, DataSource, Dataset};
 use crate::devices::{self, DeviceName};
+use crate::kernels::{Arithmetic, KernelError};
 use crate::models::{EVALUATION_SEED, Model, ModelError, NetworkObjective};
 use crate::profile::{Jitter, Profile, ProfileError};
 
@@ -34,13 +36,18 @@ pub enum LabError {
     /// What was measured does not serve this run.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// This machine has not been measured with that device.
+    /// A number format cannot be computed in.
+    #[error(transparent)]
+    Arithmetic(#[from] KernelError),
+    /// This machine has not been measured with that device and number format.
     #[error(
-        "`hardware = \"this_machine\"` needs times of `{device}` measured on this machine; run `omnivore calibrate` first, or name a hardware file"
+        "`hardware = \"this_machine\"` needs times of `{device}` in {precision} measured on this machine; run `omnivore calibrate` first, or name a hardware file"
     )]
     NotMeasured {
         /// The device.
         device: DeviceName,
+        /// The number format.
+        precision: Precision,
     },
 }
 
@@ -72,7 +79,7 @@ impl Lab {
         let held_out = experiment.run.validation_examples as usize;
         let data = data::load(&source(&experiment.run.data), held_out)?;
         experiment.check_against_data(&facts(&data))?;
-        let model = Arc::new(Model::new(&experiment.network, &device)?);
+        let model = model(&experiment, "device", (name, &device))?;
         let objective = NetworkObjective::new(
             model.clone(),
             Arc::new(data),
@@ -99,7 +106,7 @@ impl Lab {
             };
             let device: DeviceName = part.device.parse().map_err(refuse)?;
             let opened = devices::open(device).map_err(refuse)?;
-            let model = Arc::new(Model::new(&experiment.network, &opened)?);
+            let model = model(&experiment, "split", (device, &opened))?;
             Ok(Sharer { device, model })
         };
         let sharers: Result<Vec<Sharer>, LabError> =
@@ -118,7 +125,7 @@ impl Lab {
             let help = "`omnivore devices` lists the devices of this machine";
             self.experiment.refuse("search.device", error.to_string(), help.to_owned())
         })?;
-        let model = Arc::new(Model::new(&self.experiment.network, &opened)?);
+        let model = model(&self.experiment, "search.device", (device, &opened))?;
         let warm = OnceLock::new();
         if let Some(start) = self.warm.get() {
             warm.get_or_init(|| start.clone());
@@ -129,6 +136,16 @@ impl Lab {
             device,
             warm,
         })
+    }
+
+    /// What is not as the experiment asks, because this machine cannot do it.
+    pub fn shortfall(&self) -> Option<&'static str> {
+        let wants_bf16 = self.experiment.run.precision == Precision::Bf16;
+        let single = matches!(self.objective.model().arithmetic(), Arithmetic::Single(_));
+        (wants_bf16 && single).then_some(
+            "`precision` is bf16, but this processor has no instructions for it (AMX or \
+             AVX-512 BF16): convolutions and fully-connected layers are computed in f32",
+        )
     }
 
     /// The device that computes.
@@ -184,6 +201,25 @@ impl Lab {
     }
 }
 
+/// The network of an experiment on a device, in its precision; `key` is what names the device.
+fn model(
+    experiment: &Experiment,
+    key: &'static str,
+    (name, device): (DeviceName, &Device),
+) -> Result<Arc<Model>, LabError> {
+    let run = &experiment.run;
+    if run.precision == Precision::Bf16 && matches!(name, DeviceName::Cuda(_)) {
+        let message = format!("`{name}` does not compute in bf16, which is for the CPU");
+        let help = "set `precision = \"f32\"`, or compute on `flex`".to_owned();
+        return Err(experiment.refuse(key, message, help).into());
+    }
+    let model = Model::new(&experiment.network, device)?;
+    Ok(Arc::new(model.with_arithmetic(run.arithmetic()?)?))
+}
+
+/// Names the path of mixed precision to take instead of the best; see [`Arithmetic::mixed`].
+const PATH_VARIABLE: &str = "OMNIVORE_BF16";
+
 fn source(choice: &DataChoice) -> DataSource {
     match choice {
         DataChoice::FashionMnistSubset => DataSource::FashionMnistSubset,
@@ -234,14 +270,34 @@ pub fn timing(
             Timing::Phases(PhaseTimes::of_cluster(cluster, workload, &run.roster)?)
         }
         Hardware::ThisMachine => {
-            let own = profiles.iter().find(|profile| profile.device == device);
-            let profile = own.ok_or(LabError::NotMeasured { device })?;
+            let precision = run.precision;
+            let is_own =
+                |profile: &&Profile| profile.device == device && profile.precision == precision;
+            let own = profiles.iter().find(is_own);
+            let profile = own.ok_or(LabError::NotMeasured { device, precision })?;
             Timing::Phases(profile.phase_times(&run.roster, Jitter::Lognormal)?)
         }
     })
 }
 
 impl RunConfig {
+    /// In what convolutions and fully-connected layers are computed on this machine's processor:
+    /// in `f32` where it has no instructions for bf16.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the environment variable `OMNIVORE_BF16` names a path that the
+    /// processor lacks, or none.
+    pub fn arithmetic(&self) -> Result<Arithmetic, KernelError> {
+        Ok(match self.precision {
+            Precision::F32 => Arithmetic::default(),
+            Precision::Bf16 => {
+                let forced = std::env::var_os(PATH_VARIABLE);
+                let word = forced.as_ref().map(|word| word.to_string_lossy());
+                Arithmetic::mixed(word.as_deref())?.unwrap_or_default()
+            }
+        })
+    }
+
     /// The scenario of this run under a timing.
     pub fn scenario(&self, timing: Timing) -> Scenario {
         Scenario {

@@ -55,6 +55,7 @@ fn measured_parts(
         .map(|sharer| {
             let setup = ProfileSetup {
                 device: sharer.device,
+                precision: experiment.run.precision,
                 objective: &objective.with_model(sharer.model.clone()),
                 fc: roster.fc,
                 mini_batch: examples,

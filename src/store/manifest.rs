@@ -25,6 +25,9 @@ pub struct Manifest {
     pub data: Option<[u32; 3]>,
     /// Instruction sets that the kernels may use; bits are promised on one of them only.
     pub instruction_set: String,
+    /// In what convolutions and fully-connected layers were computed, unless in `f32` throughout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arithmetic: Option<String>,
     /// When it was written.
     pub time: Moment,
     /// Where it ran.
@@ -64,6 +67,7 @@ impl Manifest {
             set: set.to_vec(),
             data: None,
             instruction_set: instruction_set().to_owned(),
+            arithmetic: None,
             time: Moment {
                 unix_s: since_epoch.map_or(0, |span| span.as_secs()),
                 elapsed_s,

@@ -159,7 +159,7 @@ const CASES: &[Case] = &[
             folder.error(&[])
         },
     },
-    Case { title: "a precision to come", make: |folder| folder.error(&["precision=bf16"]) },
+    Case { title: "an unknown precision", make: |folder| folder.error(&["precision=bf8"]) },
     Case {
         title: "pacing without a hardware file",
         make: |folder| folder.error(&["hardware=this_machine"]),

@@ -74,6 +74,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("target.loss=0.7", &[]),
     ("target.accuracy=0.7", &[]),
     ("precision=f32", &[]),
+    ("precision=bf16", &[]),
     ("measure=[\"momentum\"]", &[]),
     ("pacing=none", &[]),
     ("seed=7", &[]),

@@ -23,20 +23,25 @@ use burn::tensor::ops::{AvgPoolOptions, ConvOptions, MaxPoolOptions};
 use burn::tensor::{DType, Device, Tensor, TensorData, activation, module};
 
 use super::{
-    ConvolutionShape, ConvolutionSizes, FullyConnectedShape, Normalisation, PoolingShape,
-    PoolingSizes, Rounding,
+    Arithmetic, ConvolutionShape, ConvolutionSizes, FullyConnectedShape, Normalisation,
+    PoolingShape, PoolingSizes, Rounding,
 };
 use host::HostBackend;
 
 /// Convolution of `[images, channels, height, width]` with filters
 /// `[filters, channels/groups, kernel height, kernel width]`; see [`super::forward`].
 ///
-/// The gradient with respect to a tensor that asked for none is not computed.
+/// The gradient with respect to a tensor that asked for none is not computed. The arithmetic is
+/// that of all passes; what is left to Burn is computed in `f32`.
+///
+/// # Panics
+/// If the processor lacks the arithmetic.
 pub fn convolution(
     input: Tensor<4>,
     filters: Tensor<4>,
     bias: Option<Tensor<1>>,
     options: ConvOptions<2>,
+    arithmetic: Arithmetic,
 ) -> Tensor<4> {
     let tensors = [(input.device(), input.dtype()), (filters.device(), filters.dtype())];
     let shape = convolution_shape(input.dims(), filters.dims(), &options)
@@ -50,6 +55,7 @@ pub fn convolution(
         filters.into_dispatch(),
         bias.into_dispatch(),
         shape,
+        arithmetic,
     ))
 }
 
@@ -109,8 +115,14 @@ pub fn normalisation(input: Tensor<4>, size: usize, alpha: f64, beta: f64, k: f6
 /// `input · weights + bias` of `[images, inputs]` and `[inputs, outputs]`; see
 /// [`super::fully_connected`].
 ///
-/// The gradient with respect to the input is not computed if it asked for none.
-pub fn fully_connected(input: Tensor<2>, weights: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
+/// The gradient with respect to the input is not computed if it asked for none. Arithmetic and
+/// panics as in [`convolution`].
+pub fn fully_connected(
+    input: Tensor<2>,
+    weights: Tensor<2>,
+    bias: Tensor<1>,
+    arithmetic: Arithmetic,
+) -> Tensor<2> {
     let ([images, inputs], [rows, outputs]) = (input.dims(), weights.dims());
     let shape = FullyConnectedShape::new(images, inputs, outputs)
         .ok()
@@ -123,6 +135,7 @@ pub fn fully_connected(input: Tensor<2>, weights: Tensor<2>, bias: Tensor<1>) ->
             weights.into_dispatch(),
             bias.into_dispatch(),
             shape,
+            arithmetic,
         )),
         None => module::linear(input, weights, Some(bias)),
     }
@@ -259,6 +272,7 @@ pub trait KernelBackend: Backend {
         filters: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         shape: ConvolutionShape,
+        arithmetic: Arithmetic,
     ) -> FloatTensor<Self>;
 
     /// See [`max_pooling`].
@@ -276,6 +290,7 @@ pub trait KernelBackend: Backend {
         weights: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         shape: FullyConnectedShape,
+        arithmetic: Arithmetic,
     ) -> FloatTensor<Self>;
 
     /// See [`rectified`].

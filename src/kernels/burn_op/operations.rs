@@ -13,7 +13,7 @@ use burn::tensor::{Shape, TensorData};
 
 use super::super::elementwise;
 use super::super::{
-    ConvolutionShape, FullyConnectedShape, Instructions, Lowering, Normalisation, PoolingShape,
+    Arithmetic, ConvolutionShape, FullyConnectedShape, Normalisation, PoolingShape,
     average_pooling as average, average_pooling_backward as average_backward, backward_data,
     backward_weights, forward, fully_connected, fully_connected_backward_data,
     fully_connected_backward_weights, max_pooling as maximum,
@@ -30,8 +30,9 @@ macro_rules! host_operations {
                 filters: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
                 shape: ConvolutionShape,
+                arithmetic: Arithmetic,
             ) -> FloatTensor<Self> {
-                convolve::<Self>(&input, &filters, &bias, &shape)
+                convolve::<Self>(&input, &filters, &bias, (&shape, arithmetic))
             }
 
             fn pool_maximum(input: FloatTensor<Self>, shape: PoolingShape) -> FloatTensor<Self> {
@@ -51,8 +52,9 @@ macro_rules! host_operations {
                 weights: FloatTensor<Self>,
                 bias: FloatTensor<Self>,
                 shape: FullyConnectedShape,
+                arithmetic: Arithmetic,
             ) -> FloatTensor<Self> {
-                connect::<Self>(&input, &weights, &bias, &shape)
+                connect::<Self>(&input, &weights, &bias, (&shape, arithmetic))
             }
 
             fn rectify(input: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -73,19 +75,20 @@ macro_rules! host_operations {
 host_operations!(Flex);
 host_operations!(NdArray);
 
-const CHECKED: &str = "the shape was made from the dimensions of these tensors";
+const CHECKED: &str =
+    "the shape was made from the dimensions of these tensors, and the arithmetic was required";
 
 fn convolve<B: HostBackend>(
     input: &FloatTensor<B>,
     filters: &FloatTensor<B>,
     bias: &FloatTensor<B>,
-    shape: &ConvolutionShape,
+    (shape, arithmetic): (&ConvolutionShape, Arithmetic),
 ) -> FloatTensor<B> {
     let mut output = vec![0.0; shape.output_len()];
     B::read(input, |values| {
         B::read(filters, |filters| {
             B::read(bias, |bias| {
-                let lowering = Lowering::default();
+                let lowering = arithmetic.lowering();
                 forward(shape, values, filters, Some(bias), &mut output, lowering).expect(CHECKED);
             });
         });
@@ -128,15 +131,14 @@ fn connect<B: HostBackend>(
     input: &FloatTensor<B>,
     weights: &FloatTensor<B>,
     bias: &FloatTensor<B>,
-    shape: &FullyConnectedShape,
+    (shape, arithmetic): (&FullyConnectedShape, Arithmetic),
 ) -> FloatTensor<B> {
     let dims = [shape.images(), shape.outputs()];
     let mut output = vec![0.0; dims.iter().product()];
-    let instructions = Instructions::detect();
     B::read(input, |input| {
         B::read(weights, |weights| {
             B::read(bias, |bias| {
-                fully_connected(shape, input, weights, bias, &mut output, instructions)
+                fully_connected(shape, input, weights, bias, &mut output, arithmetic)
                     .expect(CHECKED);
             });
         });
@@ -161,16 +163,18 @@ impl<B: KernelBackend + HostBackend, C: CheckpointStrategy> KernelBackend for Au
         filters: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         shape: ConvolutionShape,
+        arithmetic: Arithmetic,
     ) -> FloatTensor<Self> {
         let nodes = [input.node(), filters.node(), bias.node()];
-        let output =
-            convolve::<B>(input.primitive(), filters.primitive(), bias.primitive(), &shape);
+        let how = (&shape, arithmetic);
+        let output = convolve::<B>(input.primitive(), filters.primitive(), bias.primitive(), how);
         match ConvolutionGradient.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut preparation) => {
                 let operands = Operands {
                     input: preparation.checkpoint(&input),
                     filters: preparation.checkpoint(&filters),
                     shape,
+                    arithmetic,
                 };
                 preparation.finish(operands, output)
             }
@@ -216,15 +220,18 @@ impl<B: KernelBackend + HostBackend, C: CheckpointStrategy> KernelBackend for Au
         weights: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         shape: FullyConnectedShape,
+        arithmetic: Arithmetic,
     ) -> FloatTensor<Self> {
         let nodes = [input.node(), weights.node(), bias.node()];
-        let output = connect::<B>(input.primitive(), weights.primitive(), bias.primitive(), &shape);
+        let how = (&shape, arithmetic);
+        let output = connect::<B>(input.primitive(), weights.primitive(), bias.primitive(), how);
         match ConnectionGradient.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut preparation) => {
                 let operands = Connected {
                     input: preparation.checkpoint(&input),
                     weights: preparation.checkpoint(&weights),
                     shape,
+                    arithmetic,
                 };
                 preparation.finish(operands, output)
             }
@@ -271,6 +278,7 @@ struct Connected {
     input: NodeId,
     weights: NodeId,
     shape: FullyConnectedShape,
+    arithmetic: Arithmetic,
 }
 
 impl<B: HostBackend> Backward<B, 3> for ConnectionGradient {
@@ -282,19 +290,18 @@ impl<B: HostBackend> Backward<B, 3> for ConnectionGradient {
         gradients: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let Connected { input, weights, shape } = ops.state;
+        let Connected { input, weights, shape, arithmetic } = ops.state;
         let input: FloatTensor<B> = checkpointer.retrieve_node_output(input);
         let weights: FloatTensor<B> = checkpointer.retrieve_node_output(weights);
         let output_gradient = gradients.consume::<B>(&ops.node);
         let [input_node, weights_node, bias_node] = ops.parents;
-        let instructions = Instructions::detect();
         let (images, inputs, outputs) = (shape.images(), shape.inputs(), shape.outputs());
         if let Some(node) = input_node {
             let mut gradient = vec![0.0; images * inputs];
             B::read(&weights, |weights| {
                 B::read(&output_gradient, |output| {
                     let target = &mut gradient;
-                    fully_connected_backward_data(&shape, weights, output, target, instructions)
+                    fully_connected_backward_data(&shape, weights, output, target, arithmetic)
                         .expect(CHECKED);
                 });
             });
@@ -309,12 +316,7 @@ impl<B: HostBackend> Backward<B, 3> for ConnectionGradient {
             B::read(&output_gradient, |output| {
                 let (weights, biases) = targets;
                 fully_connected_backward_weights(
-                    &shape,
-                    input,
-                    output,
-                    weights,
-                    biases,
-                    instructions,
+                    &shape, input, output, weights, biases, arithmetic,
                 )
                 .expect(CHECKED);
             });
@@ -424,6 +426,7 @@ struct Operands {
     input: NodeId,
     filters: NodeId,
     shape: ConvolutionShape,
+    arithmetic: Arithmetic,
 }
 
 impl<B: HostBackend> Backward<B, 3> for ConvolutionGradient {
@@ -435,19 +438,20 @@ impl<B: HostBackend> Backward<B, 3> for ConvolutionGradient {
         gradients: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let Operands { input, filters, shape } = ops.state;
+        let Operands { input, filters, shape, arithmetic } = ops.state;
+        let how = (&shape, arithmetic);
         let input: FloatTensor<B> = checkpointer.retrieve_node_output(input);
         let filters: FloatTensor<B> = checkpointer.retrieve_node_output(filters);
         let output_gradient = gradients.consume::<B>(&ops.node);
         let [input_node, filters_node, bias_node] = ops.parents;
         if let Some(node) = input_node {
-            let gradient = input_gradient::<B>(&filters, &output_gradient, &input, &shape);
+            let gradient = input_gradient::<B>(&filters, &output_gradient, &input, how);
             gradients.register::<B>(node.id, gradient);
         }
         if filters_node.is_none() && bias_node.is_none() {
             return;
         }
-        let (weights, bias) = weight_gradient::<B>(&input, &output_gradient, &filters, &shape);
+        let (weights, bias) = weight_gradient::<B>(&input, &output_gradient, &filters, how);
         if let Some(node) = filters_node {
             gradients.register::<B>(node.id, weights);
         }
@@ -461,12 +465,12 @@ fn input_gradient<B: HostBackend>(
     filters: &FloatTensor<B>,
     output_gradient: &FloatTensor<B>,
     input: &FloatTensor<B>,
-    shape: &ConvolutionShape,
+    (shape, arithmetic): (&ConvolutionShape, Arithmetic),
 ) -> FloatTensor<B> {
     let mut gradient = vec![0.0; shape.input_len()];
     B::read(filters, |filters| {
         B::read(output_gradient, |output| {
-            backward_data(shape, filters, output, &mut gradient, Lowering::default())
+            backward_data(shape, filters, output, &mut gradient, arithmetic.lowering())
                 .expect(CHECKED);
         });
     });
@@ -479,13 +483,13 @@ fn weight_gradient<B: HostBackend>(
     input: &FloatTensor<B>,
     output_gradient: &FloatTensor<B>,
     filters: &FloatTensor<B>,
-    shape: &ConvolutionShape,
+    (shape, arithmetic): (&ConvolutionShape, Arithmetic),
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let mut weights = vec![0.0; shape.weights_len()];
     let mut bias = vec![0.0; shape.sizes().filters];
     B::read(input, |input| {
         B::read(output_gradient, |output| {
-            let lowering = Lowering::default();
+            let lowering = arithmetic.lowering();
             backward_weights(shape, input, output, &mut weights, Some(&mut bias), lowering)
                 .expect(CHECKED);
         });

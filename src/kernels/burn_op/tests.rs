@@ -66,7 +66,8 @@ proptest! {
             let bias = values([filters * groups], seed ^ 2, &device).require_grad();
             let operands = (input.clone(), weights.clone(), Some(bias.clone()));
             let output = if ours {
-                convolution(operands.0, operands.1, operands.2, options.clone())
+                let single = Arithmetic::default();
+                convolution(operands.0, operands.1, operands.2, options.clone(), single)
             } else {
                 module::conv2d(operands.0, operands.1, operands.2, options.clone())
             };
@@ -159,9 +160,11 @@ fn tensors_in_another_memory_order_are_read_in_theirs() {
         let input = values([2, 3, 5, 6], 7, &device);
         let filters = values([3, 4, 2, 2], 8, &device).swap_dims(0, 1);
         let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
-        let turned =
-            convolution(input.clone().swap_dims(2, 3), filters.clone(), None, options.clone());
-        let straight = convolution(input, filters.swap_dims(2, 3), None, options);
+        let convolve = |input: Tensor<4>, filters: Tensor<4>| {
+            convolution(input, filters, None, options.clone(), Arithmetic::default())
+        };
+        let turned = convolve(input.clone().swap_dims(2, 3), filters.clone());
+        let straight = convolve(input, filters.swap_dims(2, 3));
         let difference = turned.swap_dims(2, 3) - straight;
         // Each output sums 12 products below 1, in two orders.
         assert!(difference.abs().max().into_scalar::<f32>() <= 24.0 * f32::EPSILON);
@@ -178,7 +181,9 @@ fn what_the_kernels_lack_is_left_to_burn() {
         ConvOptions::new([1; 2], [0, 1], [1; 2], 1),
         ConvOptions::new([1; 2], [0; 2], [2; 2], 1),
     ] {
-        let ours = convolution(input.clone(), filters.clone(), None, options.clone());
+        let operands = (input.clone(), filters.clone());
+        let single = Arithmetic::default();
+        let ours = convolution(operands.0, operands.1, None, options.clone(), single);
         let burns = module::conv2d(input.clone(), filters.clone(), None, options);
         assert_eq!(ours.into_data(), burns.into_data());
     }
@@ -192,7 +197,7 @@ fn a_gradient_that_nobody_wants_is_not_computed() {
         let filters = values([2, 1, 3, 3], 12, &device).require_grad();
         let options = ConvOptions::new([1; 2], [1; 2], [1; 2], 1);
         let output = max_pooling(
-            convolution(input.clone(), filters.clone(), None, options),
+            convolution(input.clone(), filters.clone(), None, options, Arithmetic::default()),
             MaxPoolOptions::new([2; 2]).with_stride([2; 2]),
         );
         let gradients = output.sum().backward();
@@ -220,7 +225,7 @@ proptest! {
             let numbers = |data: TensorData| data.into_vec::<f32>().unwrap();
             let operands = (input.clone(), weights.clone(), bias.clone());
             let (output, root) = if ours {
-                let sums = fully_connected(operands.0, operands.1, operands.2);
+                let sums = fully_connected(operands.0, operands.1, operands.2, Arithmetic::default());
                 let output = scaled(sums, numbers(factors.into_data()));
                 let output = if rectifies { rectified(output) } else { output };
                 (output.clone(), pulled(output, numbers(gradient.into_data())))
@@ -253,5 +258,32 @@ fn a_tensor_that_somebody_else_holds_is_not_changed_in_place() {
         let output = rectified(scaled(input.clone(), vec![-1.0; 12]));
         assert_eq!(input.clone().into_data(), before);
         assert_eq!(output.into_data(), activation::relu(input.neg()).into_data());
+    }
+}
+
+#[test]
+fn networks_in_mixed_precision_use_rounded_factors_in_all_passes() {
+    use super::super::MixedPath;
+    // Factors that bf16 rounds to 1: products and sums are then whole numbers.
+    let almost_one = 1.0 + f32::EPSILON;
+    let mixed = Arithmetic::Mixed(MixedPath::Portable);
+    for device in devices() {
+        let device = device.autodiff();
+        let filled = |dims: [usize; 4]| Tensor::<4>::full(dims, almost_one, &device);
+        let input = filled([2, 4, 3, 3]).require_grad();
+        let filters = filled([4, 4, 3, 3]).require_grad();
+        let options = ConvOptions::new([1; 2], [0; 2], [1; 2], 1);
+        let images = convolution(input.clone(), filters.clone(), None, options, mixed);
+        let weights = Tensor::<2>::full([4, 5], almost_one, &device).require_grad();
+        let bias = Tensor::<1>::zeros([5], &device).require_grad();
+        let features = images.flatten::<2>(1, 3);
+        let output = fully_connected(features.clone(), weights.clone(), bias, mixed);
+        let gradients = pulled(output.clone(), vec![almost_one; 10]).backward();
+        let numbers = |data: TensorData| data.into_vec::<f32>().unwrap();
+        assert_eq!(numbers(features.into_data()), [36.0; 8]);
+        assert_eq!(numbers(output.into_data()), [144.0; 10]);
+        assert_eq!(numbers(weights.grad(&gradients).unwrap().into_data()), [72.0; 20]);
+        assert_eq!(numbers(filters.grad(&gradients).unwrap().into_data()), [10.0; 144]);
+        assert_eq!(numbers(input.grad(&gradients).unwrap().into_data()), [20.0; 72]);
     }
 }

@@ -29,8 +29,10 @@ pub(super) static KERNELS: Kernels = Kernels {
     transform_back,
     max_of_windows: [max_of_windows::<1>, max_of_windows::<2>],
     sums_of_windows: [sums_of_windows::<1>, sums_of_windows::<2>],
+    pairs: None,
 };
 
+products!("avx2,fma");
 kernels!("avx2,fma");
 
 /// See [`Engine::transpose`].

@@ -29,25 +29,27 @@ pub(super) static KERNELS: Kernels = Kernels {
     transform_back,
     max_of_windows: [max_of_windows::<1>, max_of_windows::<2>],
     sums_of_windows: [sums_of_windows::<1>, sums_of_windows::<2>],
+    pairs: None,
 };
 
+products!("avx512f");
 kernels!("avx512f");
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn zero() -> __m512 {
+pub(super) fn zero() -> __m512 {
     _mm512_setzero_ps()
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn splat(value: f32) -> __m512 {
+pub(super) fn splat(value: f32) -> __m512 {
     _mm512_set1_ps(value)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add(a: __m512, b: __m512) -> __m512 {
+pub(super) fn add(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(a, b)
 }
 
@@ -108,14 +110,14 @@ fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(from: *const f32) -> __m512 {
+pub(super) unsafe fn load(from: *const f32) -> __m512 {
     // SAFETY: the caller vouches for one vector.
     unsafe { _mm512_loadu_ps(from) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store(to: *mut f32, value: __m512) {
+pub(super) unsafe fn store(to: *mut f32, value: __m512) {
     // SAFETY: the caller vouches for one vector.
     unsafe { _mm512_storeu_ps(to, value) }
 }
@@ -138,7 +140,7 @@ fn lanes_from(lane: usize) -> __mmask16 {
 /// `before` with the lanes from `lane` on replaced by the floats at `from`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load_last(before: __m512, from: *const f32, lane: usize) -> __m512 {
+pub(super) unsafe fn load_last(before: __m512, from: *const f32, lane: usize) -> __m512 {
     // SAFETY: the caller vouches for the floats of these lanes; the others are not read.
     unsafe { _mm512_mask_loadu_ps(before, lanes_from(lane), from.wrapping_sub(lane)) }
 }
@@ -146,7 +148,7 @@ unsafe fn load_last(before: __m512, from: *const f32, lane: usize) -> __m512 {
 /// The first `count` lanes, 1 to 16; the others are 0.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
+pub(super) unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
     // SAFETY: the caller vouches for `count` floats; masked lanes are not read.
     unsafe {
         if count == LANES {
@@ -159,7 +161,7 @@ unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store_first(to: *mut f32, count: usize, value: __m512) {
+pub(super) unsafe fn store_first(to: *mut f32, count: usize, value: __m512) {
     // SAFETY: the caller vouches for `count` floats; masked lanes are not written.
     unsafe {
         if count == LANES {

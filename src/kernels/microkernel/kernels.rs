@@ -30,8 +30,8 @@ macro_rules! finish {
     };
 }
 
-/// The kernels in terms of the vector operations that the surrounding module defines.
-macro_rules! kernels {
+/// The kernels that multiply, in terms of the vector operations that the surrounding module defines.
+macro_rules! products {
     ($features:literal) => {
         /// See [`Engine::tile`].
         #[target_feature(enable = $features)]
@@ -179,7 +179,12 @@ macro_rules! kernels {
                 }
             }
         }
+    };
+}
 
+/// The other kernels, in the same terms.
+macro_rules! kernels {
+    ($features:literal) => {
         /// See [`Engine::sum`].
         #[target_feature(enable = $features)]
         fn sum(values: &[f32]) -> f32 {

@@ -13,15 +13,21 @@ mod kernels;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
+mod pairing;
 mod peak;
 mod product;
 
 use std::fmt;
+#[cfg(target_arch = "x86_64")]
+use std::mem::transmute;
 use std::ops::Range;
 
-use super::KernelError;
+use super::{KernelError, MixedPath};
 
-pub use peak::multiply_add_in_registers;
+pub(super) use pairing::Pairing;
+pub use peak::{bf16_products_in_registers, multiply_add_in_registers};
 pub(super) use product::{Matrix, Product, multiply};
 
 /// Instruction sets that the packed kernels know, best first.
@@ -326,8 +332,18 @@ struct Kernels {
     /// For strides 1 and 2.
     max_of_windows: [MaxOfWindowsKernel; 2],
     sums_of_windows: [SumsOfWindowsKernel; 2],
+    /// For engines whose elements are pairs of bf16.
+    pairs: Option<&'static PairKernels>,
 }
 
+/// The kernels that make pairs of bf16.
+struct PairKernels {
+    pair: PairKernel,
+    pair_neighbours: PairNeighboursKernel,
+}
+
+type PairKernel = unsafe fn(*const f32, *const f32, usize, *mut f32);
+type PairNeighboursKernel = unsafe fn(*const f32, usize, *mut f32);
 type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
 type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
@@ -360,6 +376,28 @@ impl Engine {
             Instructions::Avx2 => Some(Self { kernels: &avx2::KERNELS }),
             _ => None,
         })
+    }
+
+    /// The kernels of `path`, whose elements are pairs of bf16; `None` for the portable path, which
+    /// has none.
+    ///
+    /// Every method works on pairs as on floats, with which they share their size, except that
+    /// products are those of both numbers of a pair, and that sums are floats.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingMixedPath`].
+    pub fn of_pairs(path: MixedPath) -> Result<Option<Self>, KernelError> {
+        path.require()?;
+        Ok(match path {
+            #[cfg(target_arch = "x86_64")]
+            MixedPath::Avx512Bf16 => Some(Self { kernels: &avx512_bf16::KERNELS }),
+            _ => None,
+        })
+    }
+
+    /// What makes pairs of bf16, where the elements of this engine are such.
+    pub fn pairing(self) -> Option<Pairing> {
+        self.kernels.pairs.map(|kernels| Pairing { kernels })
     }
 
     /// Floats in one vector.

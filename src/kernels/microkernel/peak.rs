@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use super::{Instructions, KernelError};
+use super::{Instructions, KernelError, MixedPath};
 
 /// What each number is multiplied with; with [`ADDEND`] it tends to 1, so no number grows or
 /// becomes subnormal.
@@ -47,6 +47,50 @@ pub fn multiply_add_in_registers(
         }
     };
     Ok(2 * lanes * SUMS as u64 * rounds)
+}
+
+/// As [`multiply_add_in_registers`], with products of pairs of bf16 added to `f32` by the
+/// instructions of `path`; 0 operations where the path has none of its own.
+///
+/// # Errors
+/// [`KernelError::MissingMixedPath`] where the processor lacks them.
+pub fn bf16_products_in_registers(path: MixedPath, rounds: u64) -> Result<u64, KernelError> {
+    path.require()?;
+    match path {
+        #[cfg(target_arch = "x86_64")]
+        MixedPath::Avx512Bf16 => {
+            // SAFETY: the processor has the instructions, as was required above.
+            unsafe { avx512_bf16(rounds) };
+            Ok(4 * 16 * SUMS as u64 * rounds)
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Adds 1 and takes it off again, so no sum grows.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn avx512_bf16(rounds: u64) {
+    use std::arch::x86_64::{
+        __m512bh, _mm512_dpbf16_ps, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    };
+    /// 1 in the lower half and −1 in the upper one.
+    const PAIR: u32 = 0xbf80_3f80;
+    /// Twice 1.
+    const ONES: u32 = 0x3f80_3f80;
+    let pair = |bits: u32| -> __m512bh {
+        let bits = _mm512_set1_epi32(black_box(bits).cast_signed());
+        // SAFETY: vectors of the same size, all of whose bits have a meaning in either type.
+        unsafe { std::mem::transmute(bits) }
+    };
+    let (left, right) = (pair(PAIR), pair(ONES));
+    let mut sums = [_mm512_set1_ps(0.0); SUMS];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = _mm512_dpbf16_ps(*sum, left, right);
+        }
+    }
+    black_box(sums.map(|sum| _mm512_reduce_add_ps(sum)));
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -20,11 +20,11 @@ fn unstaged(case: &Case) -> (f64, Vec<f32>) {
     let Case { model, parameters, images, labels } = case;
     let mut dropout = random(3);
     let (conv, fc) = parameters.split_at(model.layout.conv);
-    let mut conv_pass = Pass::training(conv, &model.device, &mut dropout);
+    let mut conv_pass = Pass::training(conv, model.computing(), &mut dropout);
     let input = model.images(images.clone(), labels.len(), conv_pass.device());
     let activations = conv_pass.run(&model.conv, input).into_features();
     let mut leaves = conv_pass.into_leaves();
-    let mut fc_pass = Pass::training(fc, &model.device, &mut dropout);
+    let mut fc_pass = Pass::training(fc, model.computing(), &mut dropout);
     let output = fc_pass.run(&model.fc, Activation::Features(activations)).into_features();
     leaves.extend(fc_pass.into_leaves());
     let scores = Scores::new(into_vec(output.clone().inner()), model.classes);

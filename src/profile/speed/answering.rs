@@ -10,13 +10,15 @@ use super::dialogue::{Answer, Introduction, Ready, Request, Results, Subject};
 use super::networks::{TrainingLoop, time_iterations};
 use super::sample::time;
 use super::{SpeedError, on_threads};
-use crate::kernels::{Instructions, Lowering};
+use crate::kernels::{Instructions, Lowering, MixedPath};
 
 /// Whose operations are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// Those of this program.
+    /// Those of this program, in `f32`.
     Own,
+    /// Those of this program with factors rounded to bf16.
+    Mixed(MixedPath),
     /// Burn's own convolutions, on its device `flex`.
     Burn,
 }
@@ -33,13 +35,14 @@ pub fn answer_requests(
     operations: Operations,
 ) -> Result<(), SpeedError> {
     let name = match operations {
-        Operations::Own => "omnivore",
+        Operations::Own | Operations::Mixed(_) => "omnivore",
         Operations::Burn => "burn",
     };
     let version = match operations {
         Operations::Own => {
             format!("{}, {}", env!("CARGO_PKG_VERSION"), Instructions::detect())
         }
+        Operations::Mixed(path) => format!("{}, {path}", env!("CARGO_PKG_VERSION")),
         Operations::Burn => "0.22.1 on flex".to_owned(),
     };
     say(&mut output, &Introduction::Present { name: name.to_owned(), version, threads })?;
@@ -65,7 +68,7 @@ fn say(output: &mut impl Write, what: &impl Serialize) -> Result<(), SpeedError>
 /// What requests are about.
 enum Prepared {
     Nothing,
-    Convolution(Box<Tensors>),
+    Convolution(Box<Tensors>, Lowering),
     Network(Box<TrainingLoop>),
     Burn(Box<BurnConvolution>),
 }
@@ -76,7 +79,7 @@ impl Prepared {
             Request::Prepare(subject) => self.prepare(&subject, operations),
             Request::Time { pass, calls } => self.time(pass, calls.max(1)),
             Request::Digest(pass) => Ok(match self {
-                Prepared::Convolution(tensors) => Answer::Digest(tensors.digest(pass)),
+                Prepared::Convolution(tensors, _) => Answer::Digest(tensors.digest(pass)),
                 Prepared::Burn(tensors) => Answer::Digest(tensors.digest()),
                 _ => Answer::Refused("only convolutions have results to compare".to_owned()),
             }),
@@ -91,7 +94,12 @@ impl Prepared {
             (Subject::Convolution(subject), Operations::Own) => {
                 let tensors = Tensors::new(subject)?;
                 (passes, parameters, flops) = (all_passes(), 0, tensors.flops());
-                *self = Prepared::Convolution(Box::new(tensors));
+                *self = Prepared::Convolution(Box::new(tensors), Lowering::default());
+            }
+            (Subject::Convolution(subject), Operations::Mixed(path)) => {
+                let tensors = Tensors::new(subject)?;
+                (passes, parameters, flops) = (all_passes(), 0, tensors.flops());
+                *self = Prepared::Convolution(Box::new(tensors), Lowering::Mixed(path));
             }
             (Subject::Convolution(subject), Operations::Burn) => {
                 let flops_of = Tensors::new(subject)?.flops();
@@ -105,8 +113,8 @@ impl Prepared {
                 (parameters, flops) = counted;
                 *self = Prepared::Network(Box::new(training));
             }
-            (Subject::Network { .. }, Operations::Burn) => {
-                return Ok(Answer::Refused("networks run on the kernels of this program".into()));
+            (Subject::Network { .. }, Operations::Burn | Operations::Mixed(_)) => {
+                return Ok(Answer::Refused("only convolutions are compared".into()));
             }
         }
         Ok(Answer::Ready(Ready { passes, parameters, flops, results: Results::Shown }))
@@ -117,10 +125,10 @@ impl Prepared {
             Prepared::Nothing => return Ok(Answer::Refused("nothing is prepared".to_owned())),
             Prepared::Network(training) => time_iterations(training, calls)?,
             Prepared::Burn(tensors) => time(calls, || tensors.run(pass)),
-            Prepared::Convolution(tensors) => {
+            Prepared::Convolution(tensors, lowering) => {
                 let mut outcome = Ok(());
                 let seconds = time(calls, || {
-                    let ran = tensors.run(pass, Lowering::default());
+                    let ran = tensors.run(pass, *lowering);
                     outcome = std::mem::replace(&mut outcome, Ok(())).and(ran);
                 });
                 outcome?;

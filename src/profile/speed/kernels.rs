@@ -5,7 +5,7 @@ use super::numbers::made_up;
 use super::sample::{Timing, alternate};
 use super::{Measurement, Peaks, Scale, Section, SpeedError, Step, Survey, Unit, on_threads, pool};
 use crate::kernels::{
-    Instructions, KernelError, Lowering, matrix_product, release_scratch, scratch_bytes,
+    Instructions, KernelError, Lowering, MixedPath, matrix_product, release_scratch, scratch_bytes,
 };
 
 /// Shapes of the sweep over `b_p`.
@@ -79,6 +79,7 @@ fn methods(subject: &ConvolutionSubject) -> Vec<Method> {
     }
     let others = Instructions::ALL.into_iter().filter(|path| path.is_available() && *path != best);
     methods.extend(others.map(|path| (path.to_string(), Lowering::Winograd(path))));
+    methods.extend(MixedPath::detect().map(|path| (path.to_string(), Lowering::Mixed(path))));
     methods
 }
 
@@ -94,9 +95,10 @@ fn convolution(
     let mut rows = Vec::new();
     for pass in Pass::OF_A_CONVOLUTION {
         let timings = timings(survey, &mut tensors, pass, &methods)?;
-        for ((method, _), timing) in methods.iter().zip(&timings) {
+        for ((method, lowering), timing) in methods.iter().zip(&timings) {
             let names = [subject.name.as_ref(), &pass.to_string(), method];
-            rows.push(peaks.rate(Section::Convolution, names, threads, (timing, tensors.flops())));
+            let work = (timing, tensors.flops());
+            rows.push(peaks.rate_of(Section::Convolution, names, threads, work, *lowering));
         }
     }
     Ok(rows)

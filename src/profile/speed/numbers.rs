@@ -36,6 +36,17 @@ pub struct Digest {
 /// with Winograd's transforms.
 const LARGEST_DIFFERENCE: f64 = 1e-3;
 
+/// The same where factors or results are rounded to bf16, each by at most 2⁻⁸ of itself: two
+/// factors and the result of either side.
+const LARGEST_DIFFERENCE_OF_BF16: f64 = 4.0 / 256.0;
+
+/// What numbers are rounded to before they are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    Single,
+    Bf16,
+}
+
 impl Digest {
     #[expect(clippy::cast_precision_loss, reason = "tensors have fewer than 2⁵³ elements")]
     pub(super) fn of(result: &[f32]) -> Self {
@@ -49,8 +60,12 @@ impl Digest {
     }
 
     /// Whether two results are the same but for rounding.
-    pub(super) fn agrees_with(self, other: Self) -> bool {
-        let largest = LARGEST_DIFFERENCE * self.size;
+    pub(super) fn agrees_with(self, other: Self, rounding: Rounding) -> bool {
+        let largest = self.size
+            * match rounding {
+                Rounding::Single => LARGEST_DIFFERENCE,
+                Rounding::Bf16 => LARGEST_DIFFERENCE_OF_BF16,
+            };
         (self.projection - other.projection).abs() <= largest
             && (self.size - other.size).abs() <= largest
     }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use super::numbers::made_up;
 use super::sample::{Timing, alternate};
 use super::{Measurement, Scale, Section, SpeedError, Survey, Unit, on_threads};
-use crate::kernels::{Instructions, matrix_product, multiply_add_in_registers};
+use crate::kernels::{
+    Instructions, KernelError, Lowering, MixedPath, bf16_products_in_registers, matrix_product,
+    multiply_add_in_registers,
+};
 
 /// Rounds of the loop in registers, about 20 ms.
 const ROUNDS: u64 = 5_000_000;
@@ -15,7 +18,10 @@ const SIDE: usize = 2048;
 
 /// GFLOP/s that this machine reaches with multiply-adds in registers, by number of threads.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Peaks(BTreeMap<usize, f64>);
+pub struct Peaks {
+    single: BTreeMap<usize, f64>,
+    mixed: BTreeMap<usize, f64>,
+}
 
 impl Peaks {
     /// Measures the peaks of every path of instructions, and the largest matrix product, on every
@@ -27,40 +33,80 @@ impl Peaks {
         let mut peaks = Peaks::default();
         let mut rows = Vec::new();
         for &threads in &survey.threads {
-            let measured = on_threads(threads, || loops(survey, threads))??;
+            let mut measured = on_threads(threads, || loops(survey, threads))??;
+            let mixed = match MixedPath::detect() {
+                Some(_) => measured.pop(),
+                None => None,
+            };
+            peaks.mixed.extend(mixed.iter().map(|row| (threads, row.value)));
             let highest = measured.iter().map(|row| row.value).fold(0.0, f64::max);
-            peaks.0.insert(threads, highest);
-            rows.extend(measured);
-            rows.push(on_threads(threads, || product(survey, threads))??);
+            peaks.single.insert(threads, highest);
+            measured.push(on_threads(threads, || product(survey, threads))??);
+            rows.extend(measured.into_iter().map(|row| peaks.held(row, Lowering::default())));
+            let held = |row| {
+                peaks.held(row, MixedPath::detect().map_or(Lowering::default(), Lowering::Mixed))
+            };
+            rows.extend(mixed.map(held));
         }
-        let held = |row: Measurement| match peaks.of(row.threads) {
-            Some(peak) => row.held_against(peak),
-            None => row,
-        };
-        let rows = rows.into_iter().map(held).collect();
         Ok((peaks, rows))
     }
 
-    /// The peak on some threads, where it was measured.
-    pub fn of(&self, threads: usize) -> Option<f64> {
-        self.0.get(&threads).copied()
+    /// A rate held against the peak of its arithmetic on as many threads, where it was measured.
+    fn held(&self, row: Measurement, lowering: Lowering) -> Measurement {
+        let peaks = match lowering {
+            Lowering::Mixed(_) => &self.mixed,
+            _ => &self.single,
+        };
+        match peaks.get(&row.threads) {
+            Some(peak) => row.held_against(*peak),
+            None => row,
+        }
     }
 
-    /// A rate in GFLOP/s, held against the peak on as many threads.
+    /// The peak of `f32` on some threads, where it was measured.
+    pub fn of(&self, threads: usize) -> Option<f64> {
+        self.single.get(&threads).copied()
+    }
+
+    /// A rate in GFLOP/s, held against the peak of `f32` on as many threads.
     pub(super) fn rate(
         &self,
         section: Section,
         names: [&str; 3],
         threads: usize,
+        work: (&Timing, f64),
+    ) -> Measurement {
+        self.rate_of(section, names, threads, work, Lowering::default())
+    }
+
+    /// The same against the peak of the arithmetic of a lowering.
+    pub(super) fn rate_of(
+        &self,
+        section: Section,
+        names: [&str; 3],
+        threads: usize,
         (timing, flops): (&Timing, f64),
+        lowering: Lowering,
     ) -> Measurement {
         let work = (flops / 1e9, Unit::GigaflopsPerSecond);
-        let row = Measurement::rate(section, names, threads, timing, work);
-        match self.of(threads) {
-            Some(peak) => row.held_against(peak),
-            None => row,
-        }
+        self.held(Measurement::rate(section, names, threads, timing, work), lowering)
     }
+}
+
+/// A loop of multiply-adds in registers: how many operations some rounds are.
+type Loop = Box<dyn Fn(u64) -> Result<u64, KernelError> + Sync>;
+
+/// Every path of `f32`, and behind them the best of bf16, if there is one.
+fn paths() -> Vec<(String, Loop)> {
+    let single = Instructions::ALL.into_iter().filter(|path| path.is_available()).map(|path| {
+        let run = move |rounds| multiply_add_in_registers(path, rounds);
+        (path.to_string(), Box::new(run) as Loop)
+    });
+    let mixed = MixedPath::detect().into_iter().map(|path| {
+        let run = move |rounds| bf16_products_in_registers(path, rounds);
+        (path.to_string(), Box::new(run) as Loop)
+    });
+    single.chain(mixed).collect()
 }
 
 /// Multiply-adds in registers on all threads of the current pool at once, with every path.
@@ -69,18 +115,16 @@ fn loops(survey: &Survey, threads: usize) -> Result<Vec<Measurement>, SpeedError
         Scale::Full => ROUNDS,
         Scale::Smoke => 100,
     };
-    let paths = Instructions::ALL.map(|path| path.is_available().then_some(path));
-    let paths: Vec<Instructions> = paths.into_iter().flatten().collect();
-    let flops: Result<Vec<u64>, _> =
-        paths.iter().map(|path| multiply_add_in_registers(*path, rounds)).collect();
+    let paths = paths();
+    let flops: Result<Vec<u64>, KernelError> = paths.iter().map(|(_, run)| run(rounds)).collect();
     let flops = flops?;
     let timings = alternate(survey.effort, paths.len(), |path| {
-        rayon::broadcast(|_| multiply_add_in_registers(paths[path], rounds).is_ok());
+        rayon::broadcast(|_| (paths[path].1)(rounds).is_ok());
     });
     let row = |(at, timing): (usize, &Timing)| {
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2⁵³ operations")]
         let work = flops[at] as f64 * threads as f64 / 1e9;
-        let names = ["multiply-add in registers", &paths[at].to_string(), ""];
+        let names = ["multiply-add in registers", paths[at].0.as_str(), ""];
         let work = (work, Unit::GigaflopsPerSecond);
         Measurement::rate(Section::Peak, names, threads, timing, work)
     };

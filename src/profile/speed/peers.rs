@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::convolution::{CONVOLUTIONS, Family, Pass};
 use super::dialogue::{Dialogue, Introduction, Provider, Ready, Results, Subject};
 use super::networks::customary_mini_batch;
+use super::numbers::Rounding;
 use super::sample::Timing;
 use super::{Effort, Scale, SpeedError};
 use crate::devices::DeviceName;
@@ -25,6 +26,8 @@ const SHORT: Duration = Duration::from_millis(50);
 pub enum Topic {
     /// The passes of all convolutions.
     Kernels,
+    /// The same, of this program with factors rounded to bf16.
+    Mixed,
     /// Iterations of networks on some of this program's devices.
     Networks {
         /// The networks.
@@ -32,6 +35,15 @@ pub enum Topic {
         /// The devices.
         devices: Vec<DeviceName>,
     },
+}
+
+impl Topic {
+    fn rounding(&self) -> Rounding {
+        match self {
+            Topic::Mixed => Rounding::Bf16,
+            _ => Rounding::Single,
+        }
+    }
 }
 
 /// A comparison to be made.
@@ -172,7 +184,7 @@ impl Comparisons {
 impl Contest<'_> {
     fn subjects(&self) -> Vec<Subject> {
         let subjects: Vec<Subject> = match &self.topic {
-            Topic::Kernels => CONVOLUTIONS
+            Topic::Kernels | Topic::Mixed => CONVOLUTIONS
                 .into_iter()
                 .map(|(_, subject)| match self.scale {
                     Scale::Full => Subject::Convolution(subject),
@@ -233,7 +245,8 @@ fn one_subject(
         let mut contenders: Vec<(&str, &mut Dialogue)> = Vec::new();
         for (peer, dialogue, theirs) in &mut ready {
             if takes_part(theirs) {
-                match compute_alike(own, dialogue, pass, theirs.results) {
+                let rounding = contest.topic.rounding();
+                match compute_alike(own, dialogue, pass, (theirs.results, rounding)) {
                     Ok(()) => contenders.push((peer, dialogue)),
                     Err(reason) => found.skip(peer, Some(&name), &reason),
                 }
@@ -267,7 +280,7 @@ fn compute_alike(
     own: &mut Dialogue,
     peer: &mut Dialogue,
     pass: Pass,
-    results: Results,
+    (results, rounding): (Results, Rounding),
 ) -> Result<(), String> {
     if pass == Pass::Iteration || results == Results::Hidden {
         return Ok(());
@@ -277,7 +290,7 @@ fn compute_alike(
         dialogue.time(pass, 1).map_err(|error| error.to_string())?;
         digests.push(dialogue.digest(pass).map_err(|error| error.to_string())?);
     }
-    if digests[0].agrees_with(digests[1]) {
+    if digests[0].agrees_with(digests[1], rounding) {
         return Ok(());
     }
     Err(format!("its {pass} gives {:?}, ours {:?}", digests[1], digests[0]))
@@ -450,6 +463,11 @@ fn bars_of(summary: &PeerSummary) -> Vec<Bar> {
             ("lenet_backward_weights", summary.lenet_backward_weights, 2.0),
         ],
         "burn" => vec![("stack", summary.stack, 2.5)],
+        "pytorch_bf16" => {
+            vec![("stack", summary.stack, 1.0), ("caffenet_stack", summary.caffenet_stack, 1.0)]
+        }
+        "mxnet_f32" => vec![("stack", summary.stack, 4.0)],
+        "caffe_f32" => vec![("stack", summary.stack, 5.5)],
         _ => Vec::new(),
     };
     let iterations = summary.networks.iter().filter(|_| summary.peer == "pytorch");
