@@ -41,6 +41,12 @@ pub enum HardwareError {
         /// The machine's name.
         machine: String,
     },
+    /// A share of a machine's examples that is no share.
+    #[error("a device cannot compute {share} of the examples; a share is a number from 0 to 1")]
+    Share {
+        /// The refused share.
+        share: f64,
+    },
     /// Layers go to servers, and there is none.
     #[error(
         "an all-reduce has no servers that layers could be placed on; leave `placement` out or use `exchange = {{ servers = 1 }}`"
@@ -177,13 +183,27 @@ pub struct Device {
     pub fc_rate: FlopsPerSecond,
 }
 
-/// One computer: its devices share a mini-batch in proportion to their rates.
+/// How the devices of a machine share its examples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceSplit {
+    /// In proportion to their rates, so that all end at the same time; nothing is faster.
+    #[default]
+    Proportional,
+    /// The first device computes this share of them, from 0 to 1; the others share the rest in
+    /// proportion to their rates.
+    First(f64),
+}
+
+/// One computer: its devices share a mini-batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// What people call it.
     pub name: String,
     /// At least one device.
     pub devices: Vec<Device>,
+    /// How they share the machine's examples; a device that is alone computes all of them.
+    pub split: DeviceSplit,
     /// Time that every pass costs whatever its size.
     pub overhead: SimDuration,
     /// How its service times vary.
@@ -193,19 +213,23 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Conv-phase rate of all devices together: the batch is split in proportion, so they end at
-    /// the same time (paper, section on heterogeneous devices).
+    /// Conv-phase rate of all devices together: F FLOPs of whole examples over the time at which the
+    /// last device has computed its part.
+    ///
+    /// Of devices with rates r₁, r₂, …, that is Σ rᵢ where they share in proportion (paper, section
+    /// on heterogeneous devices), and min(r₁ / s, (r₂ + …) / (1 − s)) where the first computes a
+    /// share s: r₁ alone for s = 1, the others alone for s = 0, and never more than Σ rᵢ.
     ///
     /// # Errors
-    /// [`HardwareError::NoDevice`].
+    /// [`HardwareError::NoDevice`], [`HardwareError::Share`].
     pub fn conv_rate(&self) -> Result<FlopsPerSecond, HardwareError> {
         self.total(|device| device.conv_rate)
     }
 
-    /// FC-phase rate of all devices together.
+    /// FC-phase rate of all devices together; see [`Machine::conv_rate`].
     ///
     /// # Errors
-    /// [`HardwareError::NoDevice`].
+    /// [`HardwareError::NoDevice`], [`HardwareError::Share`].
     pub fn fc_rate(&self) -> Result<FlopsPerSecond, HardwareError> {
         self.total(|device| device.fc_rate)
     }
@@ -214,8 +238,26 @@ impl Machine {
         &self,
         rate: impl Fn(&Device) -> FlopsPerSecond,
     ) -> Result<FlopsPerSecond, HardwareError> {
-        let sum = self.devices.iter().map(|device| rate(device).get()).sum();
-        FlopsPerSecond::new(sum).map_err(|_| HardwareError::NoDevice { machine: self.name.clone() })
+        let all: f64 = self.devices.iter().map(|device| rate(device).get()).sum();
+        let together = match (self.split, self.devices.as_slice()) {
+            (DeviceSplit::First(share), _) if !(0.0..=1.0).contains(&share) => {
+                return Err(HardwareError::Share { share });
+            }
+            (DeviceSplit::First(share), [first, others @ ..]) if !others.is_empty() => {
+                let others: f64 = others.iter().map(|device| rate(device).get()).sum();
+                // Nothing to compute takes no time: the rate of a device without a share is
+                // infinite.
+                (rate(first).get() / share).min(others / (1.0 - share))
+            }
+            _ => all,
+        };
+        FlopsPerSecond::new(together)
+            .map_err(|_| HardwareError::NoDevice { machine: self.name.clone() })
+    }
+
+    /// Whether there are devices that could share examples.
+    pub fn shares(&self) -> bool {
+        self.devices.len() > 1
     }
 
     /// Time for `flops` of a phase at `rate`, before variation.
@@ -361,6 +403,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The same cluster, where the devices of every conv machine share its examples in a way. The
+    /// FC server, which may be another kind of machine, stays as it is.
+    #[must_use]
+    pub fn split(mut self, split: DeviceSplit) -> Self {
+        self.machines.iter_mut().for_each(|machine| machine.split = split);
+        self
+    }
+
     /// Checks that there is a machine, that every machine has a device, and every law its
     /// parameters.
     ///
@@ -380,6 +430,8 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::ids::MachineId;
     use crate::rng::{Seed, Stream, stream};
@@ -423,6 +475,65 @@ mod tests {
             ServiceLaw::Empirical(vec![1.0, -1.0]),
         ] {
             assert!(law.check().is_err(), "{law:?}");
+        }
+    }
+
+    fn machine(rates: &[(f64, f64)], split: DeviceSplit) -> Machine {
+        let rate = |value| FlopsPerSecond::new(value).expect("above 0");
+        let device = |(conv, fc): &(f64, f64)| Device {
+            name: "device".to_owned(),
+            conv_rate: rate(*conv),
+            fc_rate: rate(*fc),
+        };
+        Machine {
+            name: "machine".to_owned(),
+            devices: rates.iter().map(device).collect(),
+            split,
+            overhead: SimDuration::ZERO,
+            service: ServiceLaw::Constant,
+            dollars_per_hour: None,
+        }
+    }
+
+    /// Conv and FC rate.
+    fn rates(devices: &[(f64, f64)], split: DeviceSplit) -> [f64; 2] {
+        let machine = machine(devices, split);
+        [machine.conv_rate(), machine.fc_rate()].map(|rate| rate.expect("possible").get())
+    }
+
+    proptest! {
+        #[test]
+        fn no_share_is_faster_than_the_proportional_one(
+            devices in prop::collection::vec((1e3..1e15, 1e3..1e15), 2..6),
+            share in 0.0..=1.0,
+        ) {
+            let proportional = rates(&devices, DeviceSplit::Proportional);
+            let fixed = rates(&devices, DeviceSplit::First(share));
+            // Two roundings of a division and one of a sum.
+            let bound = 1.0 + 4.0 * f64::EPSILON;
+            prop_assert!(fixed[0] <= bound * proportional[0] && fixed[1] <= bound * proportional[1]);
+            let fair = rates(&devices, DeviceSplit::First(devices[0].0 / proportional[0]));
+            prop_assert!((fair[0] / proportional[0] - 1.0).abs() < 1e-9, "the share in proportion");
+        }
+
+        #[test]
+        fn the_whole_share_is_the_first_device_alone_and_none_are_the_others(
+            devices in prop::collection::vec((1e3..1e15, 1e3..1e15), 2..6),
+        ) {
+            let bits = |devices, split| rates(devices, split).map(f64::to_bits);
+            let alone = |devices| bits(devices, DeviceSplit::Proportional);
+            prop_assert_eq!(bits(&devices, DeviceSplit::First(1.0)), alone(&devices[..1]));
+            prop_assert_eq!(bits(&devices, DeviceSplit::First(0.0)), alone(&devices[1..]));
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_alone_computes_everything_and_a_share_is_from_0_to_1() {
+        let alone = rates(&[(2e9, 1e9)], DeviceSplit::First(0.25));
+        assert_eq!(alone.map(f64::to_bits), [2e9, 1e9].map(f64::to_bits));
+        for share in [-0.1, 1.1, f64::NAN] {
+            let refused = machine(&[(1e9, 1e9), (1e9, 1e9)], DeviceSplit::First(share)).conv_rate();
+            assert!(matches!(refused, Err(HardwareError::Share { .. })), "{refused:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ use super::run_folder::{
 use super::setup::{open_lab, overrides};
 use super::study::{self, Course, Trained};
 use super::{Common, json};
-use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan};
+use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan, Target};
 use crate::optimizer::elastic::Elastic;
 use crate::optimizer::methods::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space};
 use crate::optimizer::study::{
@@ -32,6 +32,10 @@ use crate::run::Lab;
 use crate::runtime::{Pacing, Stopwatch};
 use crate::store::RunFolder;
 
+/// A target above this part of the loss at the start is reached by chance: the loss of 256 examples
+/// scatters by some 5 % from one evaluation to the next.
+const NEAR_TARGET: f64 = 0.9;
+
 /// A line of the final table.
 struct Line {
     number: u64,
@@ -44,6 +48,8 @@ struct Line {
 struct Desk<'a> {
     common: &'a Common,
     lab: &'a Lab,
+    /// Where calibration and trials are carried out.
+    search_lab: &'a Lab,
     folder: &'a RunFolder,
     calibration: &'a Calibration,
     predictor: &'a Predictor,
@@ -82,14 +88,18 @@ pub(super) fn in_folder(
     let experiment = &experiment.as_searched();
     let goal = Goal::new(experiment.require_target()?);
     let lab = open_lab(experiment.clone(), common.output.remarks())?;
+    // What only searches for the start of a longer training need not measure the end of it.
+    let by_loss = is_searched_by_loss(experiment).then(|| lab.by_loss());
+    let search_lab = by_loss.as_ref().unwrap_or(&lab);
     let calibrating = Stopwatch::start();
-    let calibration = calibrate_in(folder, &lab, common, Machine::Measured)?;
+    let calibration = calibrate_in(folder, search_lab, common, Machine::Measured)?;
     let calibration_s = kept_seconds(folder, calibrating.elapsed().as_secs_f64())?;
     let predictor = calibration.predictor(&lab)?;
     let execution = execution_of(experiment)?;
     let desk = Desk {
         common,
         lab: &lab,
+        search_lab,
         folder,
         calibration: &calibration,
         predictor: &predictor,
@@ -125,6 +135,14 @@ pub(super) fn in_folder(
         trials,
     };
     result.publish(watch.elapsed().as_secs_f64())
+}
+
+/// Whether calibration and trials are judged by the training loss alone: `search.target` is one, and
+/// nothing is planned again on the way to another target of the training.
+fn is_searched_by_loss(experiment: &Experiment) -> bool {
+    experiment.search.as_ref().is_some_and(|search| {
+        matches!(search.target, Some(Target::Loss(_))) && search.replan == Replan::Never
+    })
 }
 
 /// Seconds of a probe: the share that the experiment gives it of the best predicted time.
@@ -169,10 +187,10 @@ impl Desk<'_> {
         Ok(search(experiment, self.predictor, profiles, choices, target, &bar)?)
     }
 
-    fn laboratory(&self) -> Laboratory<'_> {
+    fn laboratory<'b>(&'b self, lab: &'b Lab) -> Laboratory<'b> {
         let budget = self.lab.experiment().search.as_ref().and_then(|space| space.budget);
         Laboratory {
-            lab: self.lab,
+            lab,
             profiles: &self.calibration.profiles,
             goal: self.goal,
             execution: self.execution,
@@ -198,7 +216,7 @@ impl Desk<'_> {
             seconds: None,
             trial_seconds: None,
         };
-        study::run(&self.laboratory(), self.common, &searcher, &budget, header)
+        study::run(&self.laboratory(self.search_lab), self.common, &searcher, &budget, header)
     }
 
     fn searcher(&self, candidates: &[Candidate]) -> Result<Model, Failure> {
@@ -233,7 +251,7 @@ impl Desk<'_> {
     /// Trains on from the winner's model, and plans again on the way if the experiment says so.
     fn go_on(&self, trials: &[Trial]) -> Result<Option<Trained>, Failure> {
         let experiment = self.lab.experiment();
-        let (laboratory, course) = (self.laboratory(), self.course);
+        let (laboratory, course) = (self.laboratory(self.lab), self.course);
         if experiment.require_search()?.replan == Replan::Never {
             return study::go_on(&laboratory, trials, course, None);
         }
@@ -249,6 +267,7 @@ impl Desk<'_> {
             updates: course.updates,
             execution: self.execution,
             log: &log,
+            keep: &|_, _| Ok(()),
         };
         study::go_on(&laboratory, trials, course, Some(&elastic))
     }
@@ -268,7 +287,7 @@ impl Desk<'_> {
 
     /// The executed trials with what was predicted of them.
     fn lines(&self, candidates: &[Candidate], trials: &[Trial]) -> Result<Vec<Line>, Failure> {
-        let laboratory = self.laboratory();
+        let laboratory = self.laboratory(self.lab);
         let target = self.calibration.loss_target(self.goal.target())?;
         let mut lines = Vec::new();
         for trial in trials.iter().filter(|trial| trial.finding.updates > 0) {
@@ -335,6 +354,7 @@ fn candidate_table(candidates: &[Candidate]) -> Result<LongTable, Failure> {
         .integer("groups", all().map(|c| u64::from(c.choice.groups)))?
         .float("explicit_momentum", all().map(|c| c.choice.explicit_momentum))?
         .float("learning_rate", all().map(|c| c.choice.learning_rate))?
+        .text("manner", all().map(|c| c.choice.manner_in_words()))?
         .float("time_per_update_s", all().map(|c| c.predicted.time_per_update_s))?
         .float("updates_to_target", all().map(|c| c.predicted.updates_to_target))?
         .float("time_to_target_s", all().map(|c| c.predicted.time_to_target_s))?
@@ -423,7 +443,11 @@ impl Comparison<'_> {
             let (p, m) = (&line.candidate.predicted, &line.executed.measured);
             let errors = relative_errors(p, m);
             let mark = if std::ptr::eq(line, self.chosen) { " (chosen)" } else { "" };
-            let mut row = vec![Cell::Text(format!("{}{mark}", line.role))];
+            let manner = match line.candidate.choice.manner_in_words() {
+                words if words.is_empty() => words,
+                words => format!(": {words}"),
+            };
+            let mut row = vec![Cell::Text(format!("{}{manner}{mark}", line.role))];
             row.extend(choice_cells(line.candidate.choice));
             row.extend([
                 Cell::number(1e3 * p.time_per_update_s),
@@ -463,10 +487,23 @@ impl Comparison<'_> {
                 self.unstable.len() + self.candidates.len(),
             ));
         }
+        remarks.extend(self.near_target());
         if self.chosen.role != PREDICTED_BEST {
             remarks.push(format!("Verification preferred `{}`.", self.chosen.role));
         }
         remarks
+    }
+
+    /// A warning where the target is so near to the start that evaluations decide by chance.
+    fn near_target(&self) -> Option<String> {
+        let Desk { calibration, goal, .. } = self.desk;
+        let start = calibration.runs.first()?.points.first()?.evaluation.loss;
+        let target = calibration.loss_target(goal.target()).ok()?;
+        (target > NEAR_TARGET * start).then(|| {
+            format!(
+                "Warning: training starts at a loss of {start:.3}, and {goal} is a loss of {target:.3}: a few evaluations decide when it is reached, and times to it say little."
+            )
+        })
     }
 
     /// Seconds of this machine of everything but the training that led to the final model, and but

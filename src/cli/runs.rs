@@ -9,7 +9,7 @@ use omnivore_sim::cluster::{
 };
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::NoisyQuadratic;
-use omnivore_sim::trace::{StalenessSummary, Trace};
+use omnivore_sim::trace::{CurvePoint, StalenessSummary, Trace};
 use omnivore_sim::units::SimDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,11 +23,11 @@ use super::study::stretch_objects;
 use super::{Beginning, Common, Output, json};
 use crate::config::{
     self, Experiment, Hardware, Loaded, Measure, ObjectiveChoice, Overrides,
-    Pacing as PacingChoice, Quadratic, Replan, Sweep, Target,
+    Pacing as PacingChoice, Quadratic, Replan, Stop, Sweep, Target,
 };
 use crate::devices::{DeviceError, DeviceName};
-use crate::optimizer::elastic::{Elastic, Position, Stretch};
-use crate::optimizer::{Choice, Execution, Goal};
+use crate::optimizer::elastic::{self, Chain, Elastic, Position};
+use crate::optimizer::{Choice, Execution, Goal, UntilReached};
 use crate::predict::{Calibration, Curve, Predict, Prediction, with_stability};
 use crate::report::table::{Cell, LongTable, SummaryTable};
 use crate::run::{self, Kind, Lab, Outcome, in_parallel, timing};
@@ -141,8 +141,8 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
             };
             let done = emulate_one(&experiment, from, (common, &folder, &bar))?;
             drop(bar);
-            if let Some(state) = done.outcome.state.clone() {
-                keep_state(&folder, state)?;
+            if let Some(checkpoint) = done.outcome.state.clone() {
+                keep_state(&folder, Kept { checkpoint, chain: done.chain.clone() })?;
             }
             publish("emulate", common, &experiment, &done, &folder, watch.elapsed())
         }
@@ -156,24 +156,23 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
 
 fn emulate_one(
     experiment: &Experiment,
-    from: Option<Checkpoint>,
+    from: Option<Kept>,
     (common, place, progress): (&Common, &RunFolder, &dyn run::RunProgress),
 ) -> Result<Done, Failure> {
     let lab = open_lab(experiment.clone(), common.output.remarks())?;
     if replans(experiment) {
-        return replanned(lab, Execution::Emulate, common, place, progress);
+        return replanned(lab, Execution::Emulate, from, (common, place, progress));
     }
     let scenario = experiment.run.scenario(timing_of(experiment)?);
-    let outcome = run::emulate_on(&lab, &scenario, from, progress)?;
+    let state = from.map(|kept| kept.checkpoint);
+    let come = state.as_ref().map(|state| state.trace.curve.clone());
+    let outcome = to_its_end(experiment, come, progress, |progress| {
+        Ok(run::emulate_on(&lab, &scenario, state, progress)?)
+    })?;
     Ok(Done::of(outcome, Some(lab)))
 }
 
-fn emulation_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkpoint, Failure> {
-    if replans(experiment) {
-        let message = "training that plans again cannot be resumed".to_owned();
-        let help = "leave `--resume` out".to_owned();
-        return Err(experiment.refuse("search.replan", message, help).into());
-    }
+fn emulation_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Kept, Failure> {
     if experiment.run.measure.contains(&Measure::Momentum) {
         let message = "the momentum of a run is measured from its beginning".to_owned();
         let help = "leave `--resume` out, or `measure`".to_owned();
@@ -188,13 +187,12 @@ fn replans(experiment: &Experiment) -> bool {
 }
 
 /// Training from the configuration of the experiment that plans again, by the calibration in its
-/// folder.
+/// folder, or from where it was interrupted.
 fn replanned(
     lab: Lab,
     execution: Execution,
-    common: &Common,
-    place: &RunFolder,
-    progress: &dyn run::RunProgress,
+    from: Option<Kept>,
+    (common, place, progress): (&Common, &RunFolder, &dyn run::RunProgress),
 ) -> Result<Done, Failure> {
     let experiment = lab.experiment();
     experiment.require_search()?;
@@ -204,6 +202,10 @@ fn replanned(
     let predictor = calibration.predictor(&lab)?;
     let remarks = common.output.remarks();
     let log = |text: &str| remark(remarks, text);
+    let keep = |chain: &Chain, checkpoint: Checkpoint| {
+        let kept = Kept { checkpoint, chain: Some(chain.clone()) };
+        keep_state(place, kept).map_err(|error| error.to_string())
+    };
     let elastic = Elastic {
         lab: &lab,
         predictor: &predictor,
@@ -212,13 +214,43 @@ fn replanned(
         updates: experiment.run.updates,
         execution,
         log: &log,
+        keep: &keep,
     };
-    let run = &experiment.run;
-    let rule = (run.explicit_momentum, run.learning_rate);
-    let first = Choice::new(lab.device(), run.roster.groups, rule.0, rule.1);
-    let trained = elastic.train(first, Position::start(&lab), progress)?;
-    let stretches = trained.stretches;
-    Ok(Done { stretches, ..Done::of(trained.outcome, Some(lab)) })
+    let come = from.as_ref().map(|kept| kept.trace().curve);
+    let mut chain = None;
+    let outcome = to_its_end(experiment, come, progress, |progress| {
+        let trained = match from {
+            Some(Kept { checkpoint, chain: Some(chain) }) => {
+                elastic.resume(chain, checkpoint, progress)?
+            }
+            _ => elastic.train(first_choice(&lab), Position::start(&lab), progress)?,
+        };
+        chain = Some(trained.chain);
+        Ok(trained.outcome)
+    })?;
+    Ok(Done { chain, ..Done::of(outcome, Some(lab)) })
+}
+
+/// Carries out a run that ends where its experiment says; `come` is how far it had come when it was
+/// interrupted.
+fn to_its_end(
+    experiment: &Experiment,
+    come: Option<Vec<CurvePoint>>,
+    progress: &dyn run::RunProgress,
+    run: impl FnOnce(&dyn run::RunProgress) -> Result<Outcome, Failure>,
+) -> Result<Outcome, Failure> {
+    let (Stop::Target, Some(target)) = (experiment.run.stop, experiment.run.target) else {
+        return run(progress);
+    };
+    let until = UntilReached::new(Goal::new(target), &come.unwrap_or_default(), progress);
+    let outcome = run(&until)?;
+    Ok(until.completed(outcome))
+}
+
+/// The configuration of an experiment.
+fn first_choice(lab: &Lab) -> Choice {
+    let run = &lab.experiment().run;
+    Choice::new(lab.device(), run.roster.groups, run.explicit_momentum, run.learning_rate)
 }
 
 /// What one run of a verb came to.
@@ -228,13 +260,13 @@ struct Done {
     lab: Option<Lab>,
     /// What the simulator foresaw for a real run.
     foreseen: Option<Trace>,
-    /// Parts under one configuration each, where training may plan again.
-    stretches: Vec<Stretch>,
+    /// Of training that may plan again.
+    chain: Option<Chain>,
 }
 
 impl Done {
     fn of(outcome: Outcome, lab: Option<Lab>) -> Self {
-        Done { outcome, prediction: None, lab, foreseen: None, stretches: Vec::new() }
+        Done { outcome, prediction: None, lab, foreseen: None, chain: None }
     }
 
     /// The JSON object of the run.
@@ -248,8 +280,8 @@ impl Done {
             object.insert("updates_to_target".into(), json::number(crossing.updates));
             object.insert("time_to_target_s".into(), json::number(crossing.time_s));
         }
-        if !self.stretches.is_empty() {
-            object.insert("stretches".into(), stretch_objects(&self.stretches).into());
+        if let Some(chain) = &self.chain {
+            object.insert("stretches".into(), stretch_objects(&chain.stretches).into());
         }
         object
     }
@@ -568,22 +600,42 @@ pub(super) fn timing_of(experiment: &Experiment) -> Result<Timing, Failure> {
 struct RunRecord {
     trace: Trace,
     record: Record,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    chain: Option<Chain>,
 }
 
-fn keep_state(folder: &RunFolder, state: Checkpoint) -> Result<(), crate::store::StoreError> {
-    let Checkpoint { record, model, machines, activation_gradients, trace } = state;
-    let rest = RunRecord { trace, record };
+/// What a run has kept in its folder.
+pub(super) struct Kept {
+    /// Its state; of training that may plan again, that of its present stretch.
+    checkpoint: Checkpoint,
+    /// The stretches of training that may plan again.
+    chain: Option<Chain>,
+}
+
+impl Kept {
+    /// What happened in the whole run.
+    pub(super) fn trace(&self) -> Trace {
+        let last = &self.checkpoint.trace;
+        self.chain.as_ref().map_or_else(|| last.clone(), |chain| chain.whole(last))
+    }
+}
+
+fn keep_state(folder: &RunFolder, kept: Kept) -> Result<(), crate::store::StoreError> {
+    let Kept { checkpoint, chain } = kept;
+    let Checkpoint { record, model, machines, activation_gradients, trace } = checkpoint;
+    let rest = RunRecord { trace, record, chain };
     save_state(folder, &RunState { model, machines, activation_gradients, rest })
 }
 
 /// What a run has kept in its folder, if it has.
-pub(super) fn read_state(folder: &Path) -> Result<Option<Checkpoint>, Failure> {
+pub(super) fn read_state(folder: &Path) -> Result<Option<Kept>, Failure> {
     let state = load_state::<RunRecord>(folder)?;
     let Some(RunState { model, machines, activation_gradients, rest }) = state else {
         return Ok(None);
     };
-    let RunRecord { trace, record } = rest;
-    Ok(Some(Checkpoint { record, model, machines, activation_gradients, trace }))
+    let RunRecord { trace, record, chain } = rest;
+    let checkpoint = Checkpoint { record, model, machines, activation_gradients, trace };
+    Ok(Some(Kept { checkpoint, chain }))
 }
 
 /// `omnivore train FILE`.
@@ -619,31 +671,35 @@ fn train_one(
     common: &Common,
 ) -> Result<Done, Failure> {
     let remarks = common.output.remarks();
-    if replans(experiment) {
-        if beginning == Beginning::Resumed {
-            let message = "training that plans again cannot be resumed".to_owned();
-            let help = "set it to \"never\", or begin anew".to_owned();
-            return Err(experiment.refuse("search.replan", message, help).into());
-        }
-        let bar = Bar::new("train", experiment.run.updates, remarks);
-        let done = train_without_state(experiment, common, folder, &bar)?;
-        if let Some(state) = done.outcome.state.clone() {
-            keep_state(folder, state)?;
-        }
-        return Ok(done);
-    }
-    let state = match beginning {
+    let from = match beginning {
         Beginning::Fresh => None,
         Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
     };
+    let bar = Bar::new("train", experiment.run.updates, remarks);
+    if replans(experiment) {
+        let lab = open_lab(experiment.clone(), remarks)?;
+        let execution = Execution::Train(pacing_of(experiment));
+        let done = replanned(lab, execution, from, (common, folder, &bar))?;
+        if let Some(checkpoint) = done.outcome.state.clone() {
+            keep_state(folder, Kept { checkpoint, chain: done.chain.clone() })?;
+        }
+        warn_of_lateness(&done.outcome, remarks);
+        return Ok(done);
+    }
     let (scenario, pacing) = wall_clock_scenario(experiment)?;
-    let lab = open_lab(experiment.clone(), common.output.remarks())?;
-    let keep = |state: Checkpoint| keep_state(folder, state).map_err(|error| error.to_string());
-    let bar = Bar::new("train", experiment.run.updates, remarks).with_keeper(&keep);
-    let outcome = run::execute(&lab, &scenario, pacing, state, &bar)?;
+    let lab = open_lab(experiment.clone(), remarks)?;
+    let keep = |checkpoint: Checkpoint| {
+        keep_state(folder, Kept { checkpoint, chain: None }).map_err(|error| error.to_string())
+    };
+    let bar = bar.with_keeper(&keep);
+    let state = from.map(|kept| kept.checkpoint);
+    let come = state.as_ref().map(|state| state.trace.curve.clone());
+    let outcome = to_its_end(experiment, come, &bar, |progress| {
+        Ok(run::execute(&lab, &scenario, pacing, state, progress)?)
+    })?;
     drop(bar);
-    if let Some(state) = outcome.state.clone() {
-        keep_state(folder, state)?;
+    if let Some(checkpoint) = outcome.state.clone() {
+        keep_state(folder, Kept { checkpoint, chain: None })?;
     }
     warn_of_lateness(&outcome, remarks);
     let foreseen = foreseen(experiment)?;
@@ -659,25 +715,32 @@ fn train_without_state(
 ) -> Result<Done, Failure> {
     let lab = open_lab(experiment.clone(), common.output.remarks())?;
     if replans(experiment) {
-        let execution = Execution::Train(match experiment.run.pacing {
-            PacingChoice::Hardware => Pacing::Prescribed,
-            PacingChoice::None => Pacing::None,
-        });
-        return replanned(lab, execution, common, place, progress);
+        let execution = Execution::Train(pacing_of(experiment));
+        return replanned(lab, execution, None, (common, place, progress));
     }
     let (scenario, pacing) = wall_clock_scenario(experiment)?;
-    let outcome = run::execute(&lab, &scenario, pacing, None, progress)?;
+    let outcome = to_its_end(experiment, None, progress, |progress| {
+        Ok(run::execute(&lab, &scenario, pacing, None, progress)?)
+    })?;
     let foreseen = foreseen(experiment)?;
     Ok(Done { foreseen, ..Done::of(outcome, Some(lab)) })
 }
 
 /// What a run on the wall clock does, and whether it is paced.
 pub(super) fn wall_clock_scenario(experiment: &Experiment) -> Result<(Scenario, Pacing), Failure> {
-    let (timing, pacing) = match experiment.run.pacing {
-        PacingChoice::Hardware => (timing_of(experiment)?, Pacing::Prescribed),
-        PacingChoice::None => (unpaced(), Pacing::None),
+    let pacing = pacing_of(experiment);
+    let timing = match pacing {
+        Pacing::Prescribed => timing_of(experiment)?,
+        Pacing::None => unpaced(),
     };
     Ok((experiment.run.scenario(timing), pacing))
+}
+
+fn pacing_of(experiment: &Experiment) -> Pacing {
+    match experiment.run.pacing {
+        PacingChoice::Hardware => Pacing::Prescribed,
+        PacingChoice::None => Pacing::None,
+    }
 }
 
 /// What the simulator foresees for a real run: of the paced cluster, or of this machine where a
@@ -701,8 +764,8 @@ fn unpaced() -> Timing {
     Timing::WholeCycle { mean: SimDuration::ZERO, law: ServiceLaw::Constant }
 }
 
-fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkpoint, Failure> {
-    let state = read_state(folder.path())?.ok_or_else(|| {
+fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Kept, Failure> {
+    let kept = read_state(folder.path())?.ok_or_else(|| {
         Failure::input(crate::store::StoreError::Content {
             path: folder.path().to_owned(),
             what: "run to resume",
@@ -715,15 +778,24 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Checkp
         let help = "give the parts that the interrupted run had".to_owned();
         return Err(experiment.refuse("split", message, help).into());
     }
-    let (machines, groups) = (state.machines.len(), state.trace.groups);
+    let place = folder.path().display();
+    if kept.chain.is_some() != replans(experiment) {
+        let does = if kept.chain.is_some() { "plans again" } else { "never plans again" };
+        let message = format!("the run in `{place}` {does} when things go otherwise");
+        let help = "resume with the same `search.replan`".to_owned();
+        return Err(experiment.refuse("search.replan", message, help).into());
+    }
+    // Training that plans again began with the groups of the experiment.
+    let first = kept.chain.as_ref().and_then(|chain| chain.stretches.first());
+    let groups = first.map_or(kept.checkpoint.trace.groups, |first| first.choice.groups);
+    let machines = kept.checkpoint.machines.len();
     let roster = experiment.run.roster;
     if groups != roster.groups || machines != roster.conv_machines as usize {
-        let folder = folder.path().display();
-        let message = format!("the run in `{folder}` has {machines} machines in {groups} groups");
+        let message = format!("the run in `{place}` has {machines} machines in {groups} groups");
         let help = "resume with the same machines and groups".to_owned();
         return Err(experiment.refuse("groups", message, help).into());
     }
-    Ok(state)
+    Ok(kept)
 }
 
 fn warn_of_lateness(outcome: &Outcome, remarks: Remarks) {
@@ -750,16 +822,12 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
             reason: "it holds no `state.json`; `train` writes one".to_owned(),
         })
     })?;
-    let scenario = Scenario {
-        updates: recorded.trace.updates.len() as u64,
-        ..experiment.run.scenario(unpaced())
-    };
     let lab = open_lab(experiment.clone(), output.remarks())?;
     let folder = run_folder::open(output, "replay", &experiment.name)?;
-    let bar = Bar::new("replay", scenario.updates, output.remarks());
+    let bar = Bar::new("replay", recorded.trace().updates.len() as u64, output.remarks());
     // A worker computes with one thread, so its replay does too: bits depend on nothing else.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Failure::internal)?;
-    let outcome = pool.install(|| run::follow(Some(&lab), &scenario, &recorded.record, &bar))?;
+    let outcome = pool.install(|| follow(&lab, &recorded, &bar))?;
     drop(bar);
     let same = Sameness::of(&recorded, &outcome);
     let mut object = json::run("replay", &experiment, &outcome, None);
@@ -781,6 +849,20 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     if same.versions && same.staleness { Ok(()) } else { Err(Failure::Unmet(same.describe())) }
 }
 
+/// What the record of a run makes of the model.
+fn follow(
+    lab: &Lab,
+    Kept { checkpoint, chain }: &Kept,
+    progress: &dyn run::RunProgress,
+) -> Result<Outcome, Failure> {
+    let updates = checkpoint.trace.updates.len() as u64;
+    if let Some(chain) = chain {
+        return Ok(elastic::replay(lab, chain, (&checkpoint.record, updates), progress)?);
+    }
+    let scenario = Scenario { updates, ..lab.experiment().run.scenario(unpaced()) };
+    Ok(run::follow(Some(lab), &scenario, &checkpoint.record, progress)?)
+}
+
 /// In what a replay equals its run.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Sameness {
@@ -790,8 +872,9 @@ struct Sameness {
 }
 
 impl Sameness {
-    fn of(recorded: &Checkpoint, replayed: &Outcome) -> Self {
-        let pairs = |pick: fn(&Trace) -> Vec<u64>| pick(&recorded.trace) == pick(&replayed.trace);
+    fn of(recorded: &Kept, replayed: &Outcome) -> Self {
+        let trace = recorded.trace();
+        let pairs = |pick: fn(&Trace) -> Vec<u64>| pick(&trace) == pick(&replayed.trace);
         let versions = |trace: &Trace| {
             trace.updates.iter().chain(&trace.fc_updates).map(|r| r.update.written.0).collect()
         };
@@ -801,7 +884,7 @@ impl Sameness {
         Sameness {
             versions: pairs(versions),
             staleness: pairs(staleness),
-            parameters: recorded.model.weights == replayed.weights,
+            parameters: recorded.checkpoint.model.weights == replayed.weights,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use omnivore_sim::trace::Trace;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -15,7 +16,7 @@ use super::run_folder::{
 };
 use super::setup::open_lab;
 use super::{Common, Output, json};
-use crate::config::{self, Budget, Experiment, Hardware, Overrides};
+use crate::config::{self, Budget, Experiment, Hardware, Overrides, Stop};
 use crate::optimizer::elastic::{Elastic, Stretch};
 use crate::optimizer::methods::{Bayes, Fixed, Grid, Hemingway, Omnivore, Practice, Random, Space};
 use crate::optimizer::study::{
@@ -23,13 +24,14 @@ use crate::optimizer::study::{
     path_time_s, path_updates, total_gradients, total_real_s, trials_of,
 };
 use crate::optimizer::{
-    Execution, Goal, Laboratory, Method, OptimizerError, choices, times_per_update, trial_folder,
+    Execution, Goal, Laboratory, Method, OptimizerError, UntilReached, choices, times_per_update,
+    trial_folder,
 };
 use crate::profile::Profile;
 use crate::report::html::Report;
 use crate::report::study::{figures, trial_table};
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::{Kind, Outcome};
+use crate::run::{Kind, Outcome, RunProgress};
 use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, StudyFile, TrialState};
 
@@ -305,10 +307,10 @@ pub struct Trained {
 
 /// JSON of the parts of a training that may plan again.
 pub fn stretch_objects(stretches: &[Stretch]) -> Vec<Value> {
-    let of = |Stretch { choice, reason, from_update, from_s }: &Stretch| {
+    let of = |Stretch { choice, reason, from_update, from, .. }: &Stretch| {
         json!({
             "from_update": from_update,
-            "from_s": json::number(*from_s),
+            "from_s": json::number(from.as_secs_f64()),
             "configuration": json::value(choice),
             "reason": reason,
         })
@@ -323,17 +325,19 @@ pub struct Course {
     pub updates: u64,
     /// Its target.
     pub goal: Goal,
+    /// Where it ends.
+    pub stop: Stop,
 }
 
 impl Course {
     /// That of an experiment.
     pub fn of(experiment: &Experiment) -> Result<Self, Failure> {
         let goal = Goal::new(experiment.require_target()?);
-        Ok(Course { updates: experiment.run.updates, goal })
+        Ok(Course { updates: experiment.run.updates, goal, stop: experiment.run.stop })
     }
 }
 
-/// Trains on from the winner's model to the end of the run's updates, so that nothing of the
+/// Trains on from the winner's model to the end of the run's updates or its target, so that nothing of the
 /// search is thrown away; the model of a trial that went to its end is taken as it is. Training
 /// plans again on the way where somebody is there who can.
 pub fn go_on(
@@ -345,8 +349,11 @@ pub fn go_on(
     const FILE: &str = "trained/summary.json";
     let Some(winner) = fastest(trials) else { return Ok(None) };
     let kept: Option<Trained> = laboratory.folder.read_json(FILE, "training")?;
-    let is_done =
-        |kept: &Trained| kept.from_trial == winner.number && kept.updates >= course.updates;
+    let is_at_its_end = |kept: &Trained| match course.stop {
+        Stop::Target if kept.time_to_target_s.is_some() => true,
+        Stop::Target | Stop::Updates => kept.updates >= course.updates,
+    };
+    let is_done = |kept: &Trained| kept.from_trial == winner.number && is_at_its_end(kept);
     if let Some(kept) = kept.filter(is_done) {
         return Ok(Some(kept));
     }
@@ -355,10 +362,12 @@ pub fn go_on(
     let before_s = path_spent_s(trials, winner) - winner.finding.spent_s;
     let before = path_updates(trials, winner) - winner.finding.updates;
     let left = course.updates.saturating_sub(path_updates(trials, winner));
-    let (whole, stretches, out) = if left == 0 {
+    let is_there = course.stop == Stop::Target && course.goal.reached(&begun.curve).is_some();
+    let (whole, stretches, out) = if left == 0 || is_there {
         (begun, Vec::new(), trial_folder(winner.number))
     } else {
-        let (outcome, stretches) = train_on(laboratory, trials, winner, left, elastic)?;
+        let (outcome, stretches) =
+            train_on(laboratory, trials, (winner, &begun), (left, course), elastic)?;
         let model = crate::store::model_bytes(&outcome.weights, &outcome.velocity);
         laboratory.folder.write("trained/model.safetensors", &model.map_err(Failure::internal)?)?;
         (begun.followed_by(&outcome.trace), stretch_objects(&stretches), "trained".to_owned())
@@ -383,19 +392,34 @@ pub fn go_on(
 fn train_on(
     laboratory: &Laboratory<'_>,
     trials: &[Trial],
-    winner: &Trial,
-    updates: u64,
+    (winner, begun): (&Trial, &Trace),
+    (updates, course): (u64, Course),
     elastic: Option<&Elastic<'_>>,
 ) -> Result<(Outcome, Vec<Stretch>), Failure> {
-    let Some(elastic) = elastic else {
-        return Ok((laboratory.train_on(winner, updates)?, Vec::new()));
+    let train = |progress: &dyn RunProgress| -> Result<(Outcome, Vec<Stretch>), Failure> {
+        let Some(elastic) = elastic else {
+            return Ok((laboratory.train_on(winner, updates, progress)?, Vec::new()));
+        };
+        let at = laboratory.position(trials, winner)?;
+        let trained = elastic.train(winner.proposal.choice, at, progress)?;
+        Ok((trained.outcome, trained.chain.stretches))
     };
-    let at = laboratory.position(trials, winner)?;
-    let trained = elastic.train(winner.proposal.choice, at, &Silent)?;
-    if trained.outcome.interrupted {
+    let (outcome, stretches) = match (course.stop, elastic) {
+        (Stop::Updates, _) => train(&Silent)?,
+        (Stop::Target, elastic) => {
+            let until = match elastic {
+                // It tells updates and times of the whole training.
+                Some(_) => UntilReached::new(course.goal, &begun.curve, &Silent),
+                None => UntilReached::after(course.goal, begun, &Silent),
+            };
+            let (outcome, stretches) = train(&until)?;
+            (until.completed(outcome), stretches)
+        }
+    };
+    if outcome.interrupted {
         return Err(OptimizerError::Interrupted.into());
     }
-    Ok((trained.outcome, trained.stretches))
+    Ok((outcome, stretches))
 }
 
 fn publish(

@@ -46,11 +46,11 @@ impl Kept {
     fn open(path: &Path) -> Result<Self, Failure> {
         let experiment = config::load(&path.join("experiment"), &Overrides::default())?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        if let Some(state) = read_state(path)? {
-            if state.trace.timeline.is_empty() {
+        if let Some(trace) = read_state(path)?.map(|kept| kept.trace()) {
+            if trace.timeline.is_empty() {
                 return Err(unusable(path, "it was made before runs kept their events; repeat it"));
             }
-            return Ok(Kept { name, experiment, kind: Kind::Measured, trace: state.trace });
+            return Ok(Kept { name, experiment, kind: Kind::Measured, trace });
         }
         let summary: Summary = read_json(&path.join("summary.json"), "summary of a run")?;
         if summary.kind == Kind::Measured {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use omnivore_sim::hardware::{Cluster, ServiceLaw};
+use omnivore_sim::hardware::{Cluster, DeviceSplit, Machine, ServiceLaw};
 use omnivore_sim::units::SimDuration;
 use omnivore_sim::workload::{ImageShape, NetworkSpec, Workload};
 
@@ -13,7 +13,7 @@ use super::files::{Context, Input};
 use super::keys;
 use super::plan::{self, Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::reader::{Field, Mistakes, Reader};
-use super::run::{self, MachineCount, Pacing, RunConfig, SettingError, Target, TimingChoice};
+use super::run::{self, MachineCount, Pacing, RunConfig, SettingError, Stop, Target, TimingChoice};
 use super::source::Place;
 use super::tree::{Table, Value};
 use super::validation::Validation;
@@ -132,6 +132,7 @@ impl Draft<'_> {
         };
         experiment.check_machines(mistakes);
         experiment.check_target(mistakes);
+        experiment.check_split(mistakes);
         Some(experiment)
     }
 }
@@ -214,11 +215,52 @@ impl Experiment {
         })
     }
 
+    fn check_split(&self, mistakes: &Mistakes) {
+        let own = matches!(self.run.hardware_split, DeviceSplit::First(_));
+        let searched = self.search.as_ref().and_then(|search| search.hardware_split.as_ref());
+        let searched = searched.is_some_and(|all| all.iter().any(|s| *s != DeviceSplit::default()));
+        let asked = [("hardware_split", own), ("search.hardware_split", searched)];
+        for (key, _) in asked.into_iter().filter(|(_, is_asked)| *is_asked) {
+            if let Some((message, help)) = self.nothing_to_split() {
+                mistakes.add(self.mistake(key, Problem::Refused { message, help }));
+            }
+        }
+    }
+
+    /// Why no machine has devices that could share examples, and what would be right.
+    fn nothing_to_split(&self) -> Option<(String, String)> {
+        match (&self.hardware, &self.run.timing) {
+            (Hardware::ThisMachine, _) => Some((
+                "`hardware` is this machine, whose devices no hardware file describes".to_owned(),
+                "let devices of this machine share examples by `split`".to_owned(),
+            )),
+            (Hardware::WholeCycle { .. }, _) => Some((
+                "`cycle_time_ms` gives whole cycles, whatever computes in them".to_owned(),
+                "name a hardware file whose machines have two devices".to_owned(),
+            )),
+            (Hardware::Described(cluster), TimingChoice::HardwareFile(file)) => {
+                let message = format!(
+                    "no machine of `{}` has two devices that could share its examples",
+                    file.full().display()
+                );
+                let help = "leave it out, or give a `[[machine]]` a second entry in `devices`";
+                let alone = !cluster.machines.iter().any(Machine::shares);
+                alone.then(|| (message, help.to_owned()))
+            }
+            (Hardware::Described(_), _) => None,
+        }
+    }
+
     fn check_target(&self, mistakes: &Mistakes) {
         let validates =
             matches!(self.run.target, Some(Target::ValidationLoss(_) | Target::Accuracy(_)));
         if validates && self.run.validation_examples == 0 {
             mistakes.add(self.mistake("validation_examples", Problem::NothingToValidate));
+        }
+        if self.run.stop == Stop::Target && self.run.target.is_none() {
+            let message = "a run cannot end at its target: there is no `target`".to_owned();
+            let help = "add `target`, or leave `stop` out".to_owned();
+            mistakes.add(self.mistake("stop", Problem::Refused { message, help }));
         }
     }
 

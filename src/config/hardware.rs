@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use omnivore_sim::hardware::{
-    Cluster, Device, HardwareError, Link, Machine, Network, Overlap, ParameterExchange, Placement,
-    ServiceLaw, Sharing,
+    Cluster, Device, DeviceSplit, HardwareError, Link, Machine, Network, Overlap,
+    ParameterExchange, Placement, ServiceLaw, Sharing,
 };
 use omnivore_sim::units::{BytesPerSecond, FlopsPerSecond, SimDuration, UnitError};
 
@@ -116,6 +116,7 @@ impl File<'_> {
         Some(Machine {
             name: name?.to_owned(),
             devices: devices?,
+            split: DeviceSplit::Proportional,
             overhead: overhead?,
             service: service?,
             dollars_per_hour: price?,

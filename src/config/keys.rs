@@ -65,6 +65,11 @@ pub const RUN: Section = Section {
         key("divergence_loss", "20.0", "a loss above this ends the run as diverged"),
         key("target", "{ loss = 0.65 }", "or { validation_loss = x }, { accuracy = x }: the goal"),
         key(
+            "stop",
+            "\"target\"",
+            "or \"updates\": a run with real gradients ends once its target is reached; without it, after its updates",
+        ),
+        key(
             "precision",
             "\"f32\"",
             "or \"bf16\": what the CPU multiplies; sums and models are f32",
@@ -76,6 +81,11 @@ pub const RUN: Section = Section {
             "hardware",
             "\"this_machine\"",
             "or the file of a cluster; or give `cycle_time_ms` with `service`",
+        ),
+        key(
+            "hardware_split",
+            "{ first = 0.85 }",
+            "or \"proportional\": the part of a machine's examples that the first device of the hardware file computes; without it, all devices in proportion to their rates",
         ),
         key("cycle_time_ms", "80.0", "mean length of a group's whole cycle, with `service`"),
         key(
@@ -280,6 +290,11 @@ pub const SEARCH: Section = Section {
         key("mini_batch", "[32, 64]", "numbers of examples behind a gradient to choose from"),
         key("fc", "[\"merged\", \"replicated\"]", "places of the FC layers to choose from"),
         key("strategy", "[\"groups\", { ssp = { slack = 3 } }]", "strategies to choose from"),
+        key(
+            "hardware_split",
+            "[\"proportional\", { first = 1.0 }]",
+            "ways to choose from in which the devices of each machine share its examples",
+        ),
         key("verify", "3", "how many of the best are executed"),
         key("execute", "\"train\"", "or \"emulate\": how they are executed"),
         key("baseline_momentum", "0.9", "mu of the sync-only and async-only runs to compare with"),

@@ -63,8 +63,8 @@ pub use plan::{
     Budget, Calibration, CalibrationRun, Execute, ObjectiveChoice, Quadratic, Replan, Search,
 };
 pub use run::{
-    DataChoice, MachineCount, Measure, Pacing, Part, Precision, RunConfig, SettingError, Start,
-    Target, TimingChoice, WarmStart,
+    DataChoice, MachineCount, Manner, Measure, Pacing, Part, Precision, RunConfig, SettingError,
+    Start, Stop, Target, TimingChoice, WarmStart,
 };
 pub use service::Service;
 pub use sweep::{Sweep, SweepRun};

@@ -1,6 +1,7 @@
 //! What verbs do around a run: the objective of `simulate`, the runs of `calibrate`, the choices
 //! of `optimize`.
 
+use omnivore_sim::hardware::DeviceSplit;
 use omnivore_sim::objective::NoisyQuadratic;
 use omnivore_sim::protocol::{FcPlacement, StrategySpec};
 use omnivore_sim::rng::Seed;
@@ -9,7 +10,9 @@ use super::error::Problem;
 use super::files::{Context, FilePath};
 use super::keys;
 use super::reader::{Bound, Field, Reader};
-use super::run::{MOST_EXAMPLES, MOST_MACHINES, Target, missing_table, read_target};
+use super::run::{
+    MOST_EXAMPLES, MOST_MACHINES, Target, missing_table, read_hardware_split, read_target,
+};
 use super::strategy;
 use super::tree::Value;
 use super::validation::{self, Validation};
@@ -99,6 +102,9 @@ pub struct Search {
     pub fc: Option<Vec<FcPlacement>>,
     /// Strategies; where there are none, that of the run.
     pub strategy: Option<Vec<StrategySpec>>,
+    /// Ways in which devices of the hardware file's machines share examples; where there are none,
+    /// that of the run.
+    pub hardware_split: Option<Vec<DeviceSplit>>,
     /// How many of the best are executed.
     pub verify: u32,
     /// How they are executed.
@@ -314,6 +320,7 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
     let places = [("merged", FcPlacement::Merged), ("replicated", FcPlacement::Replicated)];
     let fc = optional_set(&reader, "fc", "texts", |item| item.choice(&places));
     let strategy = optional_set(&reader, "strategy", "strategies", strategy::read);
+    let hardware_split = optional_set(&reader, "hardware_split", "splits", read_hardware_split);
     let budget = match reader.optional("budget") {
         Some(field) => read_budget(&field).map(Some),
         None => Some(None),
@@ -341,6 +348,7 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
         mini_batch: mini_batch?,
         fc: fc?,
         strategy: strategy?,
+        hardware_split: hardware_split?,
         verify: verify?,
         execute: execute?,
         probe: probe?,

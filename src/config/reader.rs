@@ -42,6 +42,8 @@ pub(super) enum Bound {
     Momentum,
     /// 0 < x ≤ 1.
     Fraction,
+    /// 0 ≤ x ≤ 1.
+    Share,
 }
 
 impl Bound {
@@ -53,6 +55,7 @@ impl Bound {
                 Bound::Positive => value > 0.0,
                 Bound::Momentum => value > -1.0 && value < 1.0,
                 Bound::Fraction => value > 0.0 && value <= 1.0,
+                Bound::Share => (0.0..=1.0).contains(&value),
             }
     }
 
@@ -71,6 +74,7 @@ impl Bound {
             Bound::Positive => "a number above 0",
             Bound::Momentum => "a number between -1 and 1, both excluded",
             Bound::Fraction => "a number above 0 and at most 1",
+            Bound::Share => "a number from 0 to 1",
         }
     }
 }

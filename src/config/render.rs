@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use omnivore_sim::hardware::ServiceLaw;
+use omnivore_sim::hardware::{DeviceSplit, ServiceLaw};
 use omnivore_sim::protocol::{FcPlacement, Schedule};
 
 use super::disruption;
@@ -10,7 +10,7 @@ use super::experiment::Experiment;
 use super::files::{FilePath, Input};
 use super::plan::{Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Replan, Search};
 use super::run::{
-    DataChoice, MachineCount, Measure, Pacing, Part, RunConfig, Start, Target, TimingChoice,
+    DataChoice, MachineCount, Measure, Pacing, Part, RunConfig, Start, Stop, Target, TimingChoice,
     WarmStart,
 };
 use super::service::Service;
@@ -191,6 +191,10 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
         Some(target) => writer.with("target", write_target(target)),
         None => writer,
     };
+    let writer = match run.stop {
+        Stop::Updates => writer,
+        Stop::Target => writer.with("stop", "target"),
+    };
     let writer = writer
         .with("precision", run.precision.to_string().as_str())
         .with(
@@ -219,6 +223,10 @@ fn write_run(table: &mut toml::Table, run: &RunConfig, naming: Naming<'_>) {
     let writer = match &run.service {
         Some(service) => writer.with("service", write_service(service, naming)),
         None => writer,
+    };
+    let writer = match run.hardware_split {
+        DeviceSplit::Proportional => writer,
+        split => writer.with("hardware_split", write_hardware_split(split)),
     };
     let writer = match run.slow_groups {
         Some(slow) => {
@@ -250,6 +258,13 @@ fn write_part(part: &Part) -> toml::Value {
     match part.parts {
         Some(parts) => writer.with("parts", parts).value(),
         None => writer.value(),
+    }
+}
+
+fn write_hardware_split(split: DeviceSplit) -> toml::Value {
+    match split {
+        DeviceSplit::Proportional => "proportional".into(),
+        DeviceSplit::First(share) => only("first", share),
     }
 }
 
@@ -368,6 +383,13 @@ fn write_search(search: &Search) -> toml::Value {
         Some(specs) => {
             let specs: Vec<toml::Value> = specs.iter().map(|s| strategy::write(*s)).collect();
             writer.with("strategy", specs)
+        }
+        None => writer,
+    };
+    let writer = match &search.hardware_split {
+        Some(splits) => {
+            let splits: Vec<_> = splits.iter().map(|split| write_hardware_split(*split)).collect();
+            writer.with("hardware_split", splits)
         }
         None => writer,
     };

@@ -1,6 +1,7 @@
 //! The settings of one run: the top level of an experiment file.
 
 use omnivore_sim::cluster::{Disruptions, SlowGroups};
+use omnivore_sim::hardware::DeviceSplit;
 use omnivore_sim::protocol::{
     self, FcPlacement, Grouping, ProtocolError, Roster, Schedule, StrategySpec, UpdateRule,
 };
@@ -77,6 +78,8 @@ pub struct RunConfig {
     pub divergence_loss: f64,
     /// The goal, where there is one.
     pub target: Option<Target>,
+    /// When the run ends.
+    pub stop: Stop,
     /// Number format.
     pub precision: Precision,
     /// Whether real workers keep to prescribed times.
@@ -87,6 +90,8 @@ pub struct RunConfig {
     pub measure: Vec<Measure>,
     /// What decides how long things take.
     pub timing: TimingChoice,
+    /// How devices of the hardware file's machines share examples.
+    pub hardware_split: DeviceSplit,
     /// Groups that take longer than the others, where there are any.
     pub slow_groups: Option<SlowGroups>,
     /// What goes wrong.
@@ -162,6 +167,16 @@ pub enum Target {
     Accuracy(f64),
 }
 
+/// When a run ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// After its updates.
+    #[default]
+    Updates,
+    /// At its target, or after its updates.
+    Target,
+}
+
 /// Something to be measured on a run beside its loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -211,6 +226,19 @@ pub enum TimingChoice {
         /// Its mean.
         cycle_time_ms: f64,
     },
+}
+
+/// What else of a run can be varied; what is absent stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Manner {
+    /// Examples behind a gradient.
+    pub mini_batch: Option<u32>,
+    /// Place of the FC layers.
+    pub fc: Option<FcPlacement>,
+    /// How the groups synchronise.
+    pub strategy: Option<StrategySpec>,
+    /// How devices of the hardware file's machines share examples.
+    pub hardware_split: Option<DeviceSplit>,
 }
 
 /// Why a run cannot be varied as asked.
@@ -290,27 +318,22 @@ impl RunConfig {
         Ok(RunConfig { roster, strategy, explicit_momentum, learning_rate, ..self.clone() })
     }
 
-    /// This run with another mini-batch, place of the FC layers or strategy, each where it is
-    /// given.
+    /// This run in another manner.
     ///
     /// # Errors
     /// [`SettingError`] when some machine would have no example, or the strategy and the place do
     /// not go together.
-    pub fn with_manner(
-        &self,
-        mini_batch: Option<u32>,
-        fc: Option<FcPlacement>,
-        strategy: Option<StrategySpec>,
-    ) -> Result<RunConfig, SettingError> {
+    pub fn with_manner(&self, manner: Manner) -> Result<RunConfig, SettingError> {
         let roster = Roster {
-            mini_batch: mini_batch.unwrap_or(self.roster.mini_batch),
-            fc: fc.unwrap_or(self.roster.fc),
+            mini_batch: manner.mini_batch.unwrap_or(self.roster.mini_batch),
+            fc: manner.fc.unwrap_or(self.roster.fc),
             ..self.roster
         };
         let roster = roster.check()?;
-        let strategy = strategy.unwrap_or(self.strategy);
+        let strategy = manner.strategy.unwrap_or(self.strategy);
         protocol::strategy(strategy, roster)?;
-        Ok(RunConfig { roster, strategy, ..self.clone() })
+        let hardware_split = manner.hardware_split.unwrap_or(self.hardware_split);
+        Ok(RunConfig { roster, strategy, hardware_split, ..self.clone() })
     }
 }
 
@@ -353,6 +376,10 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     let evaluation_seed = reader.optional("evaluation_seed");
     let divergence_loss = number(reader, "divergence_loss", Bound::Positive);
     let target = read_target(reader);
+    let stop = match reader.optional("stop") {
+        Some(field) => field.choice(&[("updates", Stop::Updates), ("target", Stop::Target)]),
+        None => Some(Stop::Updates),
+    };
     let precision = read_precision(reader);
     let measure = match reader.optional("measure") {
         Some(field) => field.set("words", |item| item.choice(&[("momentum", Measure::Momentum)])),
@@ -360,6 +387,10 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
     };
     let timing = read_timing(reader, context, updates);
     let pacing = read_pacing(reader, timing.as_ref().map(|(timing, _)| timing));
+    let hardware_split = match reader.optional("hardware_split") {
+        Some(field) => read_hardware_split(&field),
+        None => Some(DeviceSplit::Proportional),
+    };
     let slow_groups = read_slow_groups(reader, timing.as_ref().map(|(timing, _)| timing));
     let named = cluster.as_ref().map(|(_, roster, strategy)| (*roster, *strategy));
     let disruptions = disruption::read(reader, named);
@@ -391,11 +422,13 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Option<RunConf
         },
         divergence_loss: divergence_loss?,
         target: target?,
+        stop: stop?,
         precision: precision?,
         pacing: pacing?,
         seed: Seed(seed?),
         measure: measure?,
         timing,
+        hardware_split: hardware_split?,
         slow_groups: slow_groups?,
         disruptions: disruptions?,
         service,
@@ -676,6 +709,14 @@ fn read_cycle_time(field: &Field<'_>, updates: Option<u64>) -> Option<TimingChoi
         return field.refuse(Problem::TooLong { updates, cycle_s, limit_s });
     }
     Some(TimingChoice::WholeCycle { cycle_time_ms })
+}
+
+/// `"proportional"` or `{ first = share }`.
+pub(super) fn read_hardware_split(field: &Field<'_>) -> Option<DeviceSplit> {
+    if let Value::Table(_) = &field.node.value {
+        return field.only_entry(&["first"])?.number(Bound::Share).map(DeviceSplit::First);
+    }
+    field.choice(&[("proportional", DeviceSplit::Proportional)])
 }
 
 /// `Some(None)` where the key is not there.

@@ -46,6 +46,15 @@ impl Folder {
         self.write(name, &text.replacen(&format!("{found}\n"), &format!("{by}\n"), 1));
     }
 
+    /// The template's hardware file, where every machine has a second device.
+    fn with_second_device(&self) -> String {
+        let second = "{ name = \"gpu\", conv_gflop_per_s = 1.8, fc_gflop_per_s = 1.8 }";
+        let text = self.read("paced-4.toml");
+        let only = "fc_gflop_per_s = 0.6 }]";
+        assert!(text.contains(only), "the conv machines have one device");
+        text.replace(only, &format!("fc_gflop_per_s = 0.6 }}, {second}]"))
+    }
+
     fn load(&self, set: &[&str]) -> Result<Experiment, ConfigError> {
         load(self.path(), &overrides(set))
     }

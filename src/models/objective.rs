@@ -38,6 +38,8 @@ pub struct NetworkObjective {
     data: Arc<Dataset>,
     seed: Seed,
     evaluated: Arc<Vec<usize>>,
+    /// Held-out examples that are evaluated: all of them, or none.
+    held_out: Arc<Vec<usize>>,
 }
 
 impl NetworkObjective {
@@ -60,6 +62,7 @@ impl NetworkObjective {
         NetworkObjective {
             sharing: model.clone().into(),
             model,
+            held_out: Arc::new((0..data.validation.len()).collect()),
             data,
             seed,
             evaluated: Arc::new(evaluated),
@@ -69,6 +72,11 @@ impl NetworkObjective {
     /// The same objective under another seed.
     pub fn with_seed(&self, seed: Seed) -> Self {
         NetworkObjective { seed, ..self.clone() }
+    }
+
+    /// The same objective, of which the training loss alone is measured.
+    pub fn without_validation(&self) -> Self {
+        NetworkObjective { held_out: Arc::default(), ..self.clone() }
     }
 
     /// The same objective computed by another copy of the network, on another device.
@@ -199,8 +207,7 @@ impl Objective for NetworkObjective {
     fn evaluate(&mut self, at: Parameters<'_>) -> Evaluation {
         let parameters = [at.conv, at.fc].concat();
         let training = self.evaluate_on(&parameters, &self.data.training, &self.evaluated);
-        let held_out: Vec<usize> = (0..self.data.validation.len()).collect();
-        let validation = self.evaluate_on(&parameters, &self.data.validation, &held_out);
+        let validation = self.evaluate_on(&parameters, &self.data.validation, &self.held_out);
         let known = validation.n_examples > 0;
         Evaluation {
             loss: training.mean_loss(),

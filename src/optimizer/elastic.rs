@@ -10,21 +10,26 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use omnivore_sim::cluster::{Disruptions, Scenario, Spell, Straggler};
+use omnivore_sim::cluster::{Checkpoint, Disruptions, Record, Scenario, Spell, Straggler, Timing};
+use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::ids::MachineId;
 use omnivore_sim::objective::InitialModel;
+use omnivore_sim::protocol::ModelContents;
 use omnivore_sim::rng::{Seed, Stream, stream_at};
 use omnivore_sim::trace::{Actor, CurvePoint, Doing, SMOOTHING_WINDOW, Trace};
 use omnivore_sim::units::{SimDuration, SimTime};
 use rand::RngExt;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use super::search::{Candidate, Choice, Forecast, choices, rank, scenario_of};
+use super::search::{Candidate, Choice, Forecast, choices, rank, run_of, scenario_of};
 use super::{Execution, OptimizerError};
+use crate::config::Experiment;
 use crate::predict::{Curve, Predict, Prediction, Predictor};
 use crate::profile::Profile;
 use crate::run::{
-    Attention, Lab, Lateness, Outcome, RunProgress, emulate_from, execute_from, simulate,
+    Attention, Lab, Lateness, Onward, Outcome, RunProgress, emulate_from, execute_from,
+    follow_from, simulate,
 };
 
 /// Evaluations over which a time per update is measured.
@@ -108,7 +113,7 @@ impl std::fmt::Display for Departure {
 }
 
 /// A part of training under one configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stretch {
     /// The configuration.
     pub choice: Choice,
@@ -117,7 +122,77 @@ pub struct Stretch {
     /// Updates of the whole training at its beginning.
     pub from_update: u64,
     /// Time of the whole training at its beginning.
-    pub from_s: f64,
+    pub from: SimDuration,
+    /// The smoothed training loss at its beginning, where it is known.
+    pub loss: Option<f64>,
+    /// Seed of its mini-batches and times.
+    pub seed: Seed,
+}
+
+impl Stretch {
+    /// What happens in it: a scenario of its configuration from where training stands, with what
+    /// is still to go wrong.
+    fn scenario(&self, experiment: &Experiment, updates: u64, scenario: Scenario) -> Scenario {
+        let world = experiment.run.disruptions.after(self.from, self.from_update);
+        let disruptions = world.within(&scenario.roster);
+        Scenario { updates, seed: self.seed, before: self.from_update, disruptions, ..scenario }
+    }
+}
+
+/// Training that plans again, beside the run of its present stretch: what it needs to go on, and to
+/// be followed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Chain {
+    /// Its stretches so far, the present one last.
+    pub stretches: Vec<Stretch>,
+    /// The events of those that have ended.
+    pub records: Vec<Record>,
+    /// What happened in them, as one run.
+    pub earlier: Option<Trace>,
+    /// Of those that were paced.
+    pub lateness: Option<Lateness>,
+    /// What is believed of the cluster.
+    belief: Belief,
+}
+
+impl Chain {
+    fn present(&self) -> &Stretch {
+        self.stretches.last().expect("training begins with a stretch")
+    }
+
+    /// What happened in all stretches as one run, with the present one's last.
+    pub fn whole(&self, last: &Trace) -> Trace {
+        match &self.earlier {
+            Some(earlier) => earlier.clone().followed_by(last),
+            None => last.clone(),
+        }
+    }
+
+    /// Whatever happened in all stretches, when the present one has ended or is interrupted.
+    fn complete(self, outcome: Outcome) -> Trained {
+        let trace = self.whole(&outcome.trace);
+        let lateness = both(self.lateness, outcome.lateness);
+        Trained { outcome: Outcome { trace, lateness, ..outcome }, chain: self }
+    }
+
+    /// Ends the present stretch and begins another.
+    fn go_over(&mut self, outcome: &Outcome, next: Stretch) {
+        let record = outcome.state.as_ref().map(|state| state.record.clone());
+        self.records.push(record.unwrap_or_default());
+        self.earlier = Some(self.whole(&outcome.trace));
+        self.lateness = both(self.lateness, outcome.lateness);
+        self.stretches.push(next);
+    }
+}
+
+fn both(earlier: Option<Lateness>, later: Option<Lateness>) -> Option<Lateness> {
+    match (earlier, later) {
+        (Some(a), Some(b)) => Some(Lateness {
+            late_cycles: a.late_cycles + b.late_cycles,
+            cycles: a.cycles + b.cycles,
+        }),
+        (own, other) => own.or(other),
+    }
 }
 
 /// What is expected of a stretch.
@@ -270,6 +345,8 @@ pub struct Elastic<'a> {
     pub execution: Execution,
     /// Told of every decision, in a sentence.
     pub log: &'a (dyn Fn(&str) + Sync),
+    /// Given where real training stands now and then.
+    pub keep: &'a (dyn Fn(&Chain, Checkpoint) -> Result<(), String> + Sync),
 }
 
 /// The model that training has come to.
@@ -298,16 +375,16 @@ impl Position {
     }
 }
 
-/// Training that has ended.
+/// Training that has ended, or was interrupted.
 pub struct Trained {
-    /// All of it as one run.
+    /// All of it as one run; its state is that of the present stretch.
     pub outcome: Outcome,
     /// Its stretches.
-    pub stretches: Vec<Stretch>,
+    pub chain: Chain,
 }
 
 /// What is believed of the cluster beyond its hardware file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Belief {
     absent: Vec<MachineId>,
     /// How many times as long each machine computes; those at the end are 1.
@@ -316,7 +393,7 @@ struct Belief {
 }
 
 /// Factors on times and loss that no machine explains.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Unexplained {
     time: f64,
     loss: f64,
@@ -352,14 +429,13 @@ impl Belief {
 
 /// Follows a stretch and ends it at a departure.
 struct Watch<'a> {
+    elastic: &'a Elastic<'a>,
+    chain: &'a Chain,
     expectation: &'a Expectation,
     /// What goes wrong in the stretch, of which only who is there is seen.
     world: &'a Disruptions,
-    absent: &'a [MachineId],
     seen: Mutex<(Vec<CurvePoint>, Option<Departure>)>,
     user: &'a dyn RunProgress,
-    /// Updates before the stretch.
-    before: u64,
 }
 
 impl Watch<'_> {
@@ -367,8 +443,9 @@ impl Watch<'_> {
     fn churn(&self, point: &CurvePoint) -> Option<Departure> {
         let now = self.world.after(point.time - SimTime::ZERO, point.update).absent();
         let update = point.update;
-        let gone = now.iter().find(|machine| !self.absent.contains(machine));
-        let joined = self.absent.iter().find(|machine| !now.contains(machine));
+        let absent = &self.chain.belief.absent;
+        let gone = now.iter().find(|machine| !absent.contains(machine));
+        let joined = absent.iter().find(|machine| !now.contains(machine));
         gone.map(|machine| Departure::Gone { update, machine: *machine })
             .or_else(|| joined.map(|machine| Departure::Joined { update, machine: *machine }))
     }
@@ -376,7 +453,7 @@ impl Watch<'_> {
 
 impl RunProgress for Watch<'_> {
     fn updated(&self, updates: u64) {
-        self.user.updated(self.before + updates);
+        self.user.updated(self.chain.present().from_update + updates);
     }
 
     fn evaluated(&self, point: &CurvePoint) {
@@ -386,6 +463,12 @@ impl RunProgress for Watch<'_> {
         }
         seen.0.push(*point);
         seen.1 = self.churn(point).or_else(|| self.expectation.departure(&seen.0));
+        let own = self.chain.present();
+        // The model with which a later stretch begins has been evaluated.
+        if point.update > 0 || self.chain.earlier.is_none() {
+            let (update, time) = (own.from_update + point.update, point.time + own.from);
+            self.user.evaluated(&CurvePoint { update, time, ..*point });
+        }
     }
 
     fn attention(&self) -> Attention {
@@ -396,6 +479,10 @@ impl RunProgress for Watch<'_> {
         let departed = self.seen.lock().expect("no thread panics with the lock").1.is_some();
         departed || self.user.is_interrupted()
     }
+
+    fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {
+        (self.elastic.keep)(self.chain, checkpoint)
+    }
 }
 
 impl Elastic<'_> {
@@ -403,107 +490,131 @@ impl Elastic<'_> {
     ///
     /// # Errors
     /// [`OptimizerError`] when a run is impossible. A user's interruption ends training as it ends
-    /// any run: with `interrupted` set.
+    /// any run: with `interrupted` set, and with a state from which it goes on.
     pub fn train(
         &self,
         first: Choice,
-        mut at: Position,
+        at: Position,
         progress: &dyn RunProgress,
     ) -> Result<Trained, OptimizerError> {
-        let total = self.updates;
         let plan = &self.lab.experiment().run.disruptions;
-        let mut belief = Belief::of(&plan.after(at.time, at.updates));
-        let (mut choice, mut reason) = (first, None);
-        let mut stretches: Vec<Stretch> = Vec::new();
-        let mut whole: Option<Outcome> = None;
-        loop {
-            let (from_update, from_s) = (at.updates, at.time.as_secs_f64());
-            stretches.push(Stretch { choice, reason: reason.take(), from_update, from_s });
-            if stretches.len() > 1 {
-                let seed = stream_at(at.seed, Stream::Continuation, stretches.len() as u64);
-                at.seed = Seed({ seed }.random());
-            }
-            let (outcome, departure) = self.stretch(&belief, choice, &at, progress)?;
-            at = after(&at, &outcome);
-            let is_over = at.updates >= total || outcome.trace.diverged.is_some();
-            if let (Some(departure), false) = (departure, is_over) {
-                let now = plan.after(at.time, at.updates).absent();
-                let estimated = self.estimate(&belief, choice, &outcome.trace, now, departure)?;
-                let found = describe(&belief, &estimated);
-                belief = estimated;
-                let next = self.plan(&belief, choice, departure, at.loss)?;
-                let decision = if next == choice {
-                    "nothing else promises enough".to_owned()
-                } else {
-                    format!("switched from {choice} to {next}")
-                };
-                let text = format!("{departure}{found}: {decision}");
-                (self.log)(&format!(
-                    "update {} ({:.3} s): {text}",
-                    at.updates,
-                    at.time.as_secs_f64()
-                ));
-                reason = Some(text);
-                choice = next;
-            }
-            let done = departure.is_none() || is_over;
-            let earlier = whole.take();
-            whole = Some(match earlier {
-                Some(earlier) => joined(earlier, outcome),
-                None => outcome,
-            });
-            if done {
-                break;
-            }
-        }
-        let mut outcome = whole.expect("there is at least one stretch");
-        // A departure ends a stretch as a user would.
-        outcome.interrupted &= progress.is_interrupted();
-        if stretches.len() > 1 {
-            // What happened under several configurations is no record of one.
-            outcome.state = None;
-        }
-        Ok(Trained { outcome, stretches })
+        let Position { model, updates, time, loss, seed } = at;
+        let first =
+            Stretch { choice: first, reason: None, from_update: updates, from: time, loss, seed };
+        let chain = Chain {
+            stretches: vec![first],
+            records: Vec::new(),
+            earlier: None,
+            lateness: None,
+            belief: Belief::of(&plan.after(time, updates)),
+        };
+        self.go_on(chain, model.into(), progress)
     }
 
-    /// One configuration until a departure or the end.
+    /// Goes on with training that was interrupted. On the virtual clock it then is the
+    /// uninterrupted training, byte for byte.
+    ///
+    /// # Errors
+    /// As for [`Elastic::train`].
+    pub fn resume(
+        &self,
+        chain: Chain,
+        checkpoint: Checkpoint,
+        progress: &dyn RunProgress,
+    ) -> Result<Trained, OptimizerError> {
+        let ModelContents { weights, velocity, .. } = checkpoint.model.clone();
+        let onward = Onward { model: (weights, velocity), resume: Some(checkpoint) };
+        self.go_on(chain, onward, progress)
+    }
+
+    fn go_on(
+        &self,
+        mut chain: Chain,
+        mut onward: Onward,
+        progress: &dyn RunProgress,
+    ) -> Result<Trained, OptimizerError> {
+        loop {
+            let (outcome, departure) = self.stretch(&chain, onward, progress)?;
+            let at = after(chain.present(), &outcome);
+            let is_over = at.updates >= self.updates || outcome.trace.diverged.is_some();
+            let Some(departure) = departure.filter(|_| !is_over) else {
+                let interrupted = outcome.interrupted && !is_over;
+                return Ok(chain.complete(Outcome { interrupted, ..outcome }));
+            };
+            let next = self.decide(&mut chain, departure, &outcome.trace, &at)?;
+            chain.go_over(&outcome, next);
+            onward = at.model.into();
+        }
+    }
+
+    /// What follows a departure: the cluster is estimated anew, and the best configuration on it is
+    /// that of the next stretch.
+    fn decide(
+        &self,
+        chain: &mut Chain,
+        departure: Departure,
+        seen: &Trace,
+        at: &Position,
+    ) -> Result<Stretch, OptimizerError> {
+        let choice = chain.present().choice;
+        let absent = self.lab.experiment().run.disruptions.after(at.time, at.updates).absent();
+        let estimated = self.estimate(&chain.belief, choice, seen, absent, departure)?;
+        let found = describe(&chain.belief, &estimated);
+        let next = self.plan(&estimated, choice, departure, at.loss)?;
+        chain.belief = estimated;
+        let decision = if next == choice {
+            "nothing else promises enough".to_owned()
+        } else {
+            format!("switched from {choice} to {next}")
+        };
+        let text = format!("{departure}{found}: {decision}");
+        (self.log)(&format!("update {} ({:.3} s): {text}", at.updates, at.time.as_secs_f64()));
+        let number = chain.stretches.len() as u64 + 1;
+        Ok(Stretch {
+            choice: next,
+            reason: Some(text),
+            from_update: at.updates,
+            from: at.time,
+            loss: at.loss,
+            seed: Seed(stream_at(at.seed, Stream::Continuation, number).random()),
+        })
+    }
+
+    /// The present configuration until a departure or the end.
     fn stretch(
         &self,
-        belief: &Belief,
-        choice: Choice,
-        at: &Position,
+        chain: &Chain,
+        onward: Onward,
         progress: &dyn RunProgress,
     ) -> Result<(Outcome, Option<Departure>), OptimizerError> {
         let experiment = self.lab.experiment();
-        let scenario = scenario_of(experiment, self.profiles, choice)?;
-        let expected = belief.scenario(scenario.clone());
+        let own = chain.present();
+        let scenario = scenario_of(experiment, self.profiles, own.choice)?;
+        let expected = chain.belief.scenario(scenario.clone());
         let prediction = self.predictor.predict(&expected).map_err(OptimizerError::Simulation)?;
-        let left = self.updates - at.updates;
+        let left = self.updates.saturating_sub(own.from_update);
         let expected = Scenario { updates: left, ..expected };
-        let expectation = Expectation::of(&expected, &prediction, at.loss)?;
-        let expectation = expectation.scaled(belief.unexplained);
-        let world = experiment.run.disruptions.after(at.time, at.updates);
-        let world = world.within(&scenario.roster);
-        let scenario =
-            Scenario { updates: left, seed: at.seed, disruptions: world.clone(), ..scenario };
+        let expectation = Expectation::of(&expected, &prediction, own.loss)?;
+        let expectation = expectation.scaled(chain.belief.unexplained);
+        let scenario = own.scenario(experiment, left, scenario);
+        let seen = onward.resume.as_ref().map_or_else(Vec::new, |from| from.trace.curve.clone());
         let watch = Watch {
+            elastic: self,
+            chain,
             expectation: &expectation,
-            world: &world,
-            absent: &belief.absent,
-            seen: Mutex::default(),
+            world: &scenario.disruptions,
+            seen: Mutex::new((seen, None)),
             user: progress,
-            before: at.updates,
         };
-        let other = (choice.device != self.lab.device()).then(|| self.lab.on(choice.device));
-        let other = other.transpose()?;
+        let other = on_device(self.lab, own.choice)?;
         let lab = other.as_ref().unwrap_or(self.lab);
-        let model = at.model.clone();
         let outcome = match self.execution {
-            Execution::Emulate => emulate_from(lab, &scenario, model, &watch)?,
-            Execution::Train(pacing) => execute_from(lab, &scenario, pacing, model, &watch)?,
+            Execution::Emulate => emulate_from(lab, &scenario, onward, &watch)?,
+            Execution::Train(pacing) => execute_from(lab, &scenario, pacing, onward, &watch)?,
         };
+        // What is noticed at the instant of an interruption is planned for before training ends.
         let departure = watch.seen.into_inner().expect("the stretch has ended").1;
-        Ok((outcome, departure.filter(|_| !progress.is_interrupted())))
+        Ok((outcome, departure))
     }
 
     /// The best configuration from a loss on the believed cluster; the present one unless another
@@ -599,25 +710,57 @@ impl Elastic<'_> {
     }
 }
 
-/// Where training stands after a run that began at a position.
-fn after(at: &Position, outcome: &Outcome) -> Position {
+/// Where training stands after a stretch.
+fn after(stretch: &Stretch, outcome: &Outcome) -> Position {
     let losses = Curve::of_loss(&outcome.trace.curve).smoothed().values;
     Position {
         model: (outcome.weights.clone(), outcome.velocity.clone()),
-        updates: at.updates + outcome.trace.updates.len() as u64,
-        time: at.time + (outcome.trace.makespan - SimTime::ZERO),
-        loss: losses.last().copied().or(at.loss),
-        seed: at.seed,
+        updates: stretch.from_update + outcome.trace.updates.len() as u64,
+        time: stretch.from + (outcome.trace.makespan - SimTime::ZERO),
+        loss: losses.last().copied().or(stretch.loss),
+        seed: stretch.seed,
     }
 }
 
-/// Two runs as one, of which the later began with the model of the earlier.
-fn joined(earlier: Outcome, later: Outcome) -> Outcome {
-    let lateness = earlier.lateness.zip(later.lateness).map(|(a, b)| Lateness {
-        late_cycles: a.late_cycles + b.late_cycles,
-        cycles: a.cycles + b.cycles,
-    });
-    Outcome { trace: earlier.trace.followed_by(&later.trace), lateness, momentum: None, ..later }
+/// The lab of a configuration's device, where that is another one.
+fn on_device(lab: &Lab, choice: Choice) -> Result<Option<Lab>, OptimizerError> {
+    Ok((choice.device != lab.device()).then(|| lab.on(choice.device)).transpose()?)
+}
+
+/// Follows the records of training that planned again, from the start of its experiment to where its
+/// present stretch has come to: `last` holds the events and updates of that.
+///
+/// # Errors
+/// [`OptimizerError`] when a record holds an event that could not have happened.
+pub fn replay(
+    lab: &Lab,
+    chain: &Chain,
+    last: (&Record, u64),
+    progress: &dyn RunProgress,
+) -> Result<Outcome, OptimizerError> {
+    let experiment = lab.experiment();
+    let ends = chain.stretches.iter().skip(1).map(|next| next.from_update);
+    let updates = chain.stretches.iter().zip(ends).map(|(own, end)| end - own.from_update);
+    let records = chain.records.iter().zip(updates).chain([last]);
+    let mut model = Position::start(lab).model;
+    let mut whole: Option<Outcome> = None;
+    for (stretch, (record, updates)) in chain.stretches.iter().zip(records) {
+        // The record has all times.
+        let timing = Timing::WholeCycle { mean: SimDuration::ZERO, law: ServiceLaw::Constant };
+        let scenario = run_of(experiment, stretch.choice)?.scenario(timing);
+        let scenario = stretch.scenario(experiment, updates, scenario);
+        let other = on_device(lab, stretch.choice)?;
+        let own = other.as_ref().unwrap_or(lab);
+        let outcome = follow_from(own, &scenario, record, model, progress)?;
+        model = (outcome.weights.clone(), outcome.velocity.clone());
+        whole = Some(match whole {
+            Some(earlier) => {
+                Outcome { trace: earlier.trace.followed_by(&outcome.trace), ..outcome }
+            }
+            None => outcome,
+        });
+    }
+    whole.ok_or_else(|| OptimizerError::Simulation("there is no stretch to follow".to_owned()))
 }
 
 /// What a departure has changed in what is believed.

@@ -1,17 +1,20 @@
 //! Training notices what was not predicted, and only that.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use omnivore_sim::objective::Evaluation;
-use omnivore_sim::trace::CurvePoint;
+use omnivore_sim::rng::{Seed, Stream, stream};
+use omnivore_sim::trace::{CurvePoint, UpdateRecord};
 use omnivore_sim::units::SimTime;
+use rand::RngExt;
 
-use super::elastic::{Departure, Elastic, Expectation, Position, Trained};
+use super::elastic::{Chain, Departure, Elastic, Expectation, Position, Trained, replay};
 use super::{Choice, Execution};
 use crate::config::{Overrides, load};
 use crate::predict::{Calibration, CalibrationCurve, CurveKeeper, Predictor, calibrate};
-use crate::run::{Lab, emulate, timing};
+use crate::run::{Lab, RunProgress, emulate, timing};
 use crate::runtime::Pacing;
 
 /// Evaluations every 5 updates, a second per update from one update on another.
@@ -113,14 +116,60 @@ fn train(set: &[&str], execution: Execution) -> (Trained, Vec<String>) {
         updates: 200,
         execution,
         log: &|text| log.lock().expect("free").push(text.to_owned()),
+        keep: &|_, _| Ok(()),
     };
     let first = Choice::new(lab.device(), 1, 0.6, 0.045);
     let trained = elastic.train(first, Position::start(&lab), &()).expect("possible");
     (trained, log.into_inner().expect("free"))
 }
 
+/// Interrupts at the n-th question whether the user does.
+struct Impatient {
+    questions: AtomicU64,
+    patience: u64,
+}
+
+impl Impatient {
+    fn after(patience: u64) -> Self {
+        Impatient { questions: AtomicU64::new(0), patience }
+    }
+}
+
+impl RunProgress for Impatient {
+    fn is_interrupted(&self) -> bool {
+        self.questions.fetch_add(1, Ordering::Relaxed) >= self.patience
+    }
+}
+
+/// Trains, and goes on after each interruption from what was kept as text.
+fn train_with_pauses(set: &[&str], execution: Execution, pauses: &[u64]) -> (Lab, Trained) {
+    let (lab, predictor) = lab(set);
+    let elastic = Elastic {
+        lab: &lab,
+        predictor: &predictor,
+        profiles: &[],
+        loss_target: 0.7,
+        updates: 200,
+        execution,
+        log: &|_| {},
+        keep: &|_, _| Ok(()),
+    };
+    let first = Choice::new(lab.device(), 1, 0.6, 0.045);
+    let mut patience = pauses.iter().copied().chain([u64::MAX]);
+    let mut next = || Impatient::after(patience.next().expect("patience has no end"));
+    let mut trained = elastic.train(first, Position::start(&lab), &next()).expect("possible");
+    while trained.outcome.interrupted {
+        let kept = serde_json::to_string(&trained.chain).expect("it is text");
+        let chain: Chain = serde_json::from_str(&kept).expect("it was just written");
+        assert_eq!(chain, trained.chain);
+        let state = trained.outcome.state.expect("it goes on from somewhere");
+        trained = elastic.resume(chain, state, &next()).expect("possible");
+    }
+    (lab, trained)
+}
+
 fn groups(trained: &Trained) -> Vec<u32> {
-    trained.stretches.iter().map(|stretch| stretch.choice.groups).collect()
+    trained.chain.stretches.iter().map(|stretch| stretch.choice.groups).collect()
 }
 
 /// All updates were made, one after the other, and every switch has its line in the log.
@@ -130,8 +179,8 @@ fn assert_whole(trained: &Trained, log: &[String]) {
     assert!(!trained.outcome.interrupted);
     assert!(trace.updates.iter().zip(1..).all(|(record, n)| record.update.written.0 == n));
     assert!(trace.curve.is_sorted_by(|a, b| a.update < b.update && a.time <= b.time));
-    assert_eq!(log.len(), trained.stretches.len() - 1, "{log:?}");
-    for (stretch, line) in trained.stretches[1..].iter().zip(log) {
+    assert_eq!(log.len(), trained.chain.stretches.len() - 1, "{log:?}");
+    for (stretch, line) in trained.chain.stretches[1..].iter().zip(log) {
         assert!(line.contains(stretch.reason.as_deref().expect("a reason")), "{line}");
         assert!(line.starts_with(&format!("update {} ", stretch.from_update)), "{line}");
     }
@@ -155,9 +204,9 @@ fn training_leaves_a_machine_that_became_slow_to_a_group_of_its_own() {
     let (trained, log) = train(&[slow], Execution::Emulate);
     assert_whole(&trained, &log);
     assert_eq!(groups(&trained)[..2], [1, 4], "three of four need not wait: {log:?}");
-    let second = &trained.stretches[1];
+    let second = &trained.chain.stretches[1];
     let reason = second.reason.as_deref().expect("a reason");
-    assert!(second.from_s > 1.0 && reason.contains("time per update"), "{reason}");
+    assert!(second.from.as_secs_f64() > 1.0 && reason.contains("time per update"), "{reason}");
     assert!(reason.contains("machine 0 computes") && reason.contains("switched from g = 1"));
     let patient = {
         let (lab, _) = lab(&[slow, "explicit_momentum=0.6", "learning_rate=0.045", "groups=1"]);
@@ -180,8 +229,8 @@ fn a_machine_that_goes_or_comes_is_planned_for_anew() {
     assert_whole(&trained, &log);
     let joined = log.iter().position(|line| line.contains("machine 2 has joined"));
     let joined = joined.expect("it is noticed");
-    assert!(trained.stretches[joined + 1].from_s >= 0.8);
-    assert!(trained.stretches[joined + 1].from_s < 1.2, "{log:?}");
+    assert!(trained.chain.stretches[joined + 1].from.as_secs_f64() >= 0.8);
+    assert!(trained.chain.stretches[joined + 1].from.as_secs_f64() < 1.2, "{log:?}");
 }
 
 #[test]
@@ -205,4 +254,45 @@ fn training_with_threads_plans_again_too() {
     assert_whole(&trained, &log);
     assert!(log.iter().any(|line| line.contains("machine 0 computes")), "{log:?}");
     assert!(trained.outcome.lateness.is_some_and(|late| late.cycles >= 200));
+}
+
+const SLOW: &str = "stragglers=[{ machine = 0, factor = 30, from_s = 1.0, until_s = 1e4 }]";
+const FALLING: &str = "learning_rate_schedule={ linear = { over = 200, to = 0.1 } }";
+
+#[test]
+fn training_that_was_interrupted_anywhere_ends_as_if_it_had_not_been() {
+    let set = [SLOW, FALLING];
+    let (_, whole) = train_with_pauses(&set, Execution::Emulate, &[]);
+    assert!(whole.chain.stretches.len() > 1, "it plans again on the way");
+    // There is an evaluation, and so a question, every five updates and at every beginning.
+    let questions = 41 + whole.chain.stretches.len() as u64;
+    let mut draw = stream(Seed(7), Stream::Projection);
+    for case in 0..5 {
+        let pauses: Vec<u64> = (0..=case % 3).map(|_| draw.random_range(0..questions)).collect();
+        let (_, paused) = train_with_pauses(&set, Execution::Emulate, &pauses);
+        assert_eq!(paused.chain, whole.chain, "{pauses:?}");
+        assert_eq!(paused.outcome.trace, whole.outcome.trace, "{pauses:?}");
+        assert_eq!(paused.outcome.weights, whole.outcome.weights, "{pauses:?}");
+        assert_eq!(paused.outcome.velocity, whole.outcome.velocity, "{pauses:?}");
+    }
+}
+
+#[test]
+fn training_with_threads_that_switched_and_was_interrupted_is_replayed_bit_for_bit() {
+    let set = [
+        "stragglers=[{ machine = 0, factor = 4, from_s = 0.8, until_s = 1e4 }]",
+        "pacing=\"hardware\"",
+        FALLING,
+    ];
+    let (lab, trained) = train_with_pauses(&set, Execution::Train(Pacing::Prescribed), &[30, 90]);
+    let Trained { outcome, chain } = trained;
+    assert!(chain.stretches.len() > 1 && outcome.trace.updates.len() == 200);
+    let last = outcome.state.as_ref().expect("a real run keeps its state");
+    let updates = last.trace.updates.len() as u64;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+    let follow = || replay(&lab, &chain, (&last.record, updates), &()).expect("it happened");
+    let replayed = pool.install(follow);
+    let read = |of: &[UpdateRecord]| of.iter().map(|r| r.update).collect::<Vec<_>>();
+    assert_eq!(read(&replayed.trace.updates), read(&outcome.trace.updates));
+    assert_eq!(replayed.weights, outcome.weights);
 }

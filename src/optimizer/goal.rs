@@ -1,9 +1,14 @@
 //! When a run has reached its target.
 
-use omnivore_sim::trace::CurvePoint;
+use std::sync::Mutex;
+
+use omnivore_sim::cluster::Checkpoint;
+use omnivore_sim::trace::{CurvePoint, SMOOTHING_WINDOW, Trace};
+use omnivore_sim::units::{SimDuration, SimTime};
 
 use crate::config::Target;
 use crate::predict::{Crossing, Curve};
+use crate::run::{Attention, Outcome, RunProgress};
 
 /// A target, and how a measured curve is held against it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,6 +58,80 @@ impl Goal {
     /// First crossing of the smoothed curve of the target's own quantity.
     pub fn reached(&self, points: &[CurvePoint]) -> Option<Crossing> {
         self.curve(points).smoothed().falls_to(self.level())
+    }
+
+    /// The same, if later evaluations can no longer change it: the smoothed curve before its last
+    /// half window stays as it is.
+    pub fn reached_for_good(&self, points: &[CurvePoint]) -> Option<Crossing> {
+        let last = points.len().checked_sub(1 + SMOOTHING_WINDOW / 2)?;
+        #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+        let settled = points[last].update as f64;
+        self.reached(points).filter(|crossing| crossing.updates <= settled)
+    }
+}
+
+/// Follows a run for somebody else, and ends it once its goal is reached for good.
+pub struct UntilReached<'a> {
+    goal: Goal,
+    /// Updates and time of earlier parts of the same training.
+    before: (u64, SimDuration),
+    seen: Mutex<(Vec<CurvePoint>, bool)>,
+    user: &'a dyn RunProgress,
+}
+
+impl<'a> UntilReached<'a> {
+    /// Of a run from its beginning, or one that is resumed and has come as far as this curve.
+    pub fn new(goal: Goal, curve: &[CurvePoint], user: &'a dyn RunProgress) -> Self {
+        let is_reached = goal.reached_for_good(curve).is_some();
+        let seen = Mutex::new((curve.to_vec(), is_reached));
+        UntilReached { goal, before: (0, SimDuration::ZERO), seen, user }
+    }
+
+    /// Of a run that goes on with the model of an earlier one.
+    pub fn after(goal: Goal, earlier: &Trace, user: &'a dyn RunProgress) -> Self {
+        let before = (earlier.updates.len() as u64, earlier.makespan - SimTime::ZERO);
+        UntilReached { before, ..UntilReached::new(goal, &earlier.curve, user) }
+    }
+
+    /// What the run came to: one that has ended at its goal was not interrupted.
+    pub fn completed(self, outcome: Outcome) -> Outcome {
+        let is_reached = self.seen.into_inner().expect("the run has ended").1;
+        Outcome { interrupted: outcome.interrupted && !is_reached, ..outcome }
+    }
+}
+
+impl RunProgress for UntilReached<'_> {
+    fn updated(&self, updates: u64) {
+        self.user.updated(updates);
+    }
+
+    fn showed(&self, time: SimTime) {
+        self.user.showed(time);
+    }
+
+    fn evaluated(&self, point: &CurvePoint) {
+        let mut seen = self.seen.lock().expect("no thread panics with the lock");
+        // The model with which a run goes on has been evaluated.
+        if point.update > 0 || seen.0.is_empty() {
+            let (updates, time) = self.before;
+            let (update, time) = (point.update + updates, point.time + time);
+            seen.0.push(CurvePoint { update, time, ..*point });
+            seen.1 |= self.goal.reached_for_good(&seen.0).is_some();
+        }
+        self.user.evaluated(point);
+    }
+
+    fn attention(&self) -> Attention {
+        Attention::Meanwhile
+    }
+
+    fn is_interrupted(&self) -> bool {
+        let is_reached = self.seen.lock().expect("no thread panics with the lock").1;
+        is_reached || self.user.is_interrupted()
+    }
+
+    fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {
+        self.user.checkpoint(checkpoint)
     }
 }
 

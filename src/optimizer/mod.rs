@@ -16,7 +16,7 @@ mod tradeoff;
 mod verify;
 mod workshop;
 
-pub use goal::Goal;
+pub use goal::{Goal, UntilReached};
 pub use methods::Method;
 pub use search::{
     Candidate, Choice, Forecast, Interval, Sifted, Unstable, choices, devices, predict_choice,

@@ -3,12 +3,13 @@
 use std::cmp::Ordering;
 
 use omnivore_sim::cluster::Scenario;
+use omnivore_sim::hardware::DeviceSplit;
 use omnivore_sim::protocol::{FcPlacement, Roster, StrategySpec};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerError;
-use crate::config::{Experiment, Hardware, RunConfig};
+use crate::config::{Experiment, Hardware, Manner, RunConfig};
 use crate::devices::{DeviceError, DeviceName};
 use crate::predict::{Predict, Prediction, Predictor, analytic_safe_rate};
 use crate::profile::Profile;
@@ -34,10 +35,13 @@ pub struct Choice {
     /// Strategy, where it is not that of the run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub strategy: Option<StrategySpec>,
+    /// How devices of each machine share its examples, where it is not as in the run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hardware_split: Option<DeviceSplit>,
 }
 
 impl Choice {
-    /// A choice of the run's own mini-batch, place of the FC layers and strategy.
+    /// A choice in the manner of the run itself.
     pub fn new(
         device: DeviceName,
         groups: u32,
@@ -52,7 +56,31 @@ impl Choice {
             mini_batch: None,
             fc: None,
             strategy: None,
+            hardware_split: None,
         }
+    }
+
+    /// What is chosen beside groups, momentum and learning rate.
+    pub fn manner(&self) -> Manner {
+        let Choice { mini_batch, fc, strategy, hardware_split, .. } = *self;
+        Manner { mini_batch, fc, strategy, hardware_split }
+    }
+
+    /// The same in words, such as `mini-batch 32, merged FC`; empty where the run has its own.
+    pub fn manner_in_words(&self) -> String {
+        let Manner { mini_batch, fc, strategy, hardware_split } = self.manner();
+        let fc = fc.map(|fc| match fc {
+            FcPlacement::Merged => "merged FC".to_owned(),
+            FcPlacement::Replicated => "replicated FC".to_owned(),
+        });
+        let split = hardware_split.map(|split| match split {
+            DeviceSplit::Proportional => "devices in proportion".to_owned(),
+            DeviceSplit::First(share) => format!("{share} on the first device"),
+        });
+        let size = mini_batch.map(|size| format!("mini-batch {size}"));
+        let strategy = strategy.map(|strategy| strategy.card().name.to_owned());
+        let words: Vec<String> = [size, fc, strategy, split].into_iter().flatten().collect();
+        words.join(", ")
     }
 }
 
@@ -61,18 +89,8 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Choice { groups, explicit_momentum, learning_rate, .. } = self;
         write!(f, "g = {groups}, μ = {explicit_momentum}, η = {learning_rate}")?;
-        if let Some(size) = self.mini_batch {
-            write!(f, ", mini-batch {size}")?;
-        }
-        match self.fc {
-            Some(FcPlacement::Merged) => write!(f, ", merged FC")?,
-            Some(FcPlacement::Replicated) => write!(f, ", replicated FC")?,
-            None => {}
-        }
-        match self.strategy {
-            Some(strategy) => write!(f, ", {}", strategy.card().name),
-            None => Ok(()),
-        }
+        let manner = self.manner_in_words();
+        if manner.is_empty() { Ok(()) } else { write!(f, ", {manner}") }
     }
 }
 
@@ -294,7 +312,8 @@ pub fn choices(experiment: &Experiment) -> Result<Vec<Choice>, OptimizerError> {
     }
     let choices = vary(choices, space.mini_batch.as_ref(), |c, size| c.mini_batch = Some(size));
     let choices = vary(choices, space.fc.as_ref(), |c, place| c.fc = Some(place));
-    Ok(vary(choices, space.strategy.as_ref(), |c, strategy| c.strategy = Some(strategy)))
+    let choices = vary(choices, space.strategy.as_ref(), |c, strategy| c.strategy = Some(strategy));
+    Ok(vary(choices, space.hardware_split.as_ref(), |c, split| c.hardware_split = Some(split)))
 }
 
 /// Predicts one choice.
@@ -320,12 +339,20 @@ pub fn scenario_of(
     profiles: &[Profile],
     choice: Choice,
 ) -> Result<Scenario, OptimizerError> {
-    let run: RunConfig = experiment
-        .with(choice.groups, choice.explicit_momentum, choice.learning_rate)
-        .and_then(|with| with.run.with_manner(choice.mini_batch, choice.fc, choice.strategy))
-        .map_err(|error| OptimizerError::Simulation(error.to_string()))?;
+    let run = run_of(experiment, choice)?;
     let timing = timing(experiment, &run, choice.device, profiles)?;
     Ok(run.scenario(timing))
+}
+
+/// The settings of a run under a choice.
+///
+/// # Errors
+/// [`OptimizerError`] when it is impossible.
+pub(super) fn run_of(experiment: &Experiment, choice: Choice) -> Result<RunConfig, OptimizerError> {
+    experiment
+        .with(choice.groups, choice.explicit_momentum, choice.learning_rate)
+        .and_then(|with| with.run.with_manner(choice.manner()))
+        .map_err(|error| OptimizerError::Simulation(error.to_string()))
 }
 
 /// Updates over which times are simulated, for each group.

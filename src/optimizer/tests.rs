@@ -7,7 +7,7 @@ use omnivore_sim::units::SimTime;
 use super::study::{Ending, Proposal, Trial, Workshop};
 use super::*;
 use crate::config::{Experiment, Overrides, Target, load};
-use crate::run::{Lab, emulate_from};
+use crate::run::{Lab, RunProgress, emulate, emulate_from};
 use crate::store::RunFolder;
 use omnivore_sim::cluster::Scenario;
 use omnivore_sim::objective::InitialModel;
@@ -66,6 +66,8 @@ fn a_speed_up_over_what_never_arrived_is_a_lower_bound() {
     assert_eq!(speed_up(&chosen, &slower), Some(SpeedUp::Exactly(3.0)));
     assert_eq!(speed_up(&chosen, &never), Some(SpeedUp::AtLeast { at_least: 5.0 }));
     assert_eq!(speed_up(&never, &chosen), None);
+    let at_once = measurement(Some(0.0), 10.0);
+    assert_eq!(speed_up(&at_once, &slower), None, "there from the start");
 }
 
 fn experiment(set: &[&str]) -> Experiment {
@@ -138,6 +140,51 @@ fn every_key_of_the_search_is_varied_with_every_other() {
 }
 
 #[test]
+fn devices_that_share_in_proportion_are_predicted_to_be_the_fastest() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let file = scratch.path().join("hardware.toml");
+    let text = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("experiments/hardware/g2-gpu-cpu.toml"),
+    );
+    let text = text.expect("it is there").replace("count = 1\n", "count = 8\n");
+    std::fs::write(&file, text).expect("writable");
+    let hardware = format!("hardware={:?}", file.display().to_string());
+    let split = "search.hardware_split=[\"proportional\", { first = 1.0 }, { first = 0.0 }, { first = 0.5 }]";
+    let experiment = experiment(&[&hardware, split, "search.groups=[4]"]);
+    let all = choices(&experiment).expect("possible");
+    let time = |choice: &Choice| {
+        let scenario = scenario_of(&experiment, &[], *choice).expect("possible");
+        let outcome = crate::run::simulate(&scenario, None, &()).expect("possible");
+        outcome.trace.time_per_update_s().expect("many updates")
+    };
+    let times: Vec<f64> = all.iter().take(4).map(time).collect();
+    let [proportional, gpu, cpu, half] = times[..] else { panic!("four ways: {all:?}") };
+    assert!(proportional < gpu && gpu < half && half < cpu, "{times:?}");
+}
+
+#[test]
+fn a_run_that_stops_at_its_target_is_the_beginning_of_the_one_that_does_not() {
+    let goal = Goal::new(Target::Loss(0.9));
+    let lab = Lab::open(experiment(&["target={ loss = 0.9 }"])).expect("the data is in the binary");
+    let choice = Choice::new(lab.device(), 4, 0.6, 0.015);
+    let scenario = scenario_of(lab.experiment(), &[], choice).expect("possible");
+    let whole = emulate(&lab, &scenario, &()).expect("possible");
+    let until = UntilReached::new(goal, &[], &());
+    let outcome = emulate(&lab, &scenario, &until).expect("possible");
+    assert!(outcome.interrupted, "as far as the driver knows");
+    let outcome = until.completed(outcome);
+    let n = outcome.trace.curve.len();
+    assert!(!outcome.interrupted && n < whole.trace.curve.len());
+    assert_eq!(outcome.trace.curve, whole.trace.curve[..n]);
+    let crossing = goal.reached(&whole.trace.curve).expect("it is reached");
+    assert_eq!(goal.reached_for_good(&outcome.trace.curve), Some(crossing));
+    assert_eq!(goal.reached_for_good(&outcome.trace.curve[..n - 1]), None, "and no later");
+    let resumed = UntilReached::new(goal, &outcome.trace.curve, &());
+    assert!(resumed.is_interrupted(), "there is nothing left to do");
+}
+
+#[test]
 fn training_goes_on_from_the_model_and_the_velocity_that_the_winner_left() {
     let lab = Lab::open(experiment(&["target={ loss = 0.9 }"])).expect("the data is in the binary");
     let scratch = tempfile::tempdir().expect("a scratch folder");
@@ -161,7 +208,7 @@ fn training_goes_on_from_the_model_and_the_velocity_that_the_winner_left() {
     assert!(trial.time_to_target_s().is_some() && trial.finding.updates < total);
     let executed = laboratory.executed(3).expect("kept");
     let left = total - trial.finding.updates;
-    let outcome = laboratory.train_on(&trial, left).expect("possible");
+    let outcome = laboratory.train_on(&trial, left, &()).expect("possible");
     let last = executed.trace.curve.last().expect("evaluated").evaluation;
     assert_eq!(outcome.trace.curve[0].evaluation, last, "the very same parameters");
     assert_eq!(outcome.trace.updates.len() as u64, left);
@@ -176,6 +223,6 @@ fn training_goes_on_from_the_model_and_the_velocity_that_the_winner_left() {
         seed: at.seed,
         ..scenario_of(lab.experiment(), &[], choice).expect("possible")
     };
-    let stopped = emulate_from(&lab, &scenario, (weights, still), &()).expect("possible");
+    let stopped = emulate_from(&lab, &scenario, (weights, still).into(), &()).expect("possible");
     assert_ne!(stopped.weights, outcome.weights, "a model at rest goes elsewhere");
 }

@@ -107,7 +107,11 @@ pub fn measure(
 
 /// Holds a prediction against a measurement.
 pub fn relative_errors(predicted: &Forecast, measured: &Measurement) -> RelativeErrors {
-    let both = |p: Option<f64>, m: Option<f64>| Some(crate::predict::relative_error(p?, m?));
+    // What is there from the start has no relative error.
+    let both = |p: Option<f64>, m: Option<f64>| {
+        let measured = m.filter(|measured| *measured > 0.0)?;
+        Some(crate::predict::relative_error(p?, measured))
+    };
     RelativeErrors {
         time_per_update: crate::predict::relative_error(
             predicted.time_per_update_s,
@@ -118,9 +122,10 @@ pub fn relative_errors(predicted: &Forecast, measured: &Measurement) -> Relative
     }
 }
 
-/// Speed-up of a choice over another; `None` where the choice itself did not reach the target.
+/// Speed-up of a choice over another; `None` where the choice itself did not reach the target, or
+/// was there from the start.
 pub fn speed_up(chosen: &Measurement, other: &Measurement) -> Option<SpeedUp> {
-    let time = chosen.time_to_target_s?;
+    let time = chosen.time_to_target_s.filter(|time| *time > 0.0)?;
     Some(match other.time_to_target_s {
         Some(others) => SpeedUp::Exactly(others / time),
         None => SpeedUp::AtLeast { at_least: other.budget_s / time },

@@ -7,7 +7,7 @@ use omnivore_sim::cluster::Scenario;
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::rng::{Seed, Stream, stream_at};
 use omnivore_sim::trace::{CurvePoint, SMOOTHING_WINDOW, Trace};
-use omnivore_sim::units::SimDuration;
+use omnivore_sim::units::{SimDuration, SimTime};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,9 @@ const TAIL: usize = 10;
 pub struct Executed {
     /// The configuration.
     pub choice: Choice,
+    /// Updates of the trials on whose models it builds.
+    #[serde(default)]
+    pub before: u64,
     /// What was measured.
     pub measured: Measurement,
     /// What its numbers are worth.
@@ -82,7 +85,7 @@ impl Verdict {
         if until == Until::Updates {
             return None;
         }
-        if settled_crossing(goal, points).is_some() {
+        if goal.reached_for_good(points).is_some() {
             return Some(Verdict::AtTarget);
         }
         let settled_s = points.len().checked_sub(1 + SMOOTHING_WINDOW / 2);
@@ -104,7 +107,7 @@ impl Verdict {
         match verdict {
             // The last evaluations of a run that was cut off are smoothed over fewer neighbours
             // than they would have had.
-            Some(_) => settled_crossing(goal, points),
+            Some(_) => goal.reached_for_good(points),
             None => goal.reached(points),
         }
     }
@@ -145,6 +148,16 @@ impl RunProgress for Referee<'_> {
         }
     }
 
+    fn showed(&self, time: SimTime) {
+        let mut state = self.points.lock().expect("no thread panics with the lock");
+        // A clock tells this without an evaluation.
+        if let (Until::Seconds(limit), None) = (self.until, state.1)
+            && time.as_secs_f64() >= limit
+        {
+            state.1 = Some(Verdict::TimeIsUp);
+        }
+    }
+
     fn attention(&self) -> Attention {
         if self.until == Until::Updates { Attention::AtTheEnd } else { Attention::Meanwhile }
     }
@@ -162,20 +175,15 @@ impl RunProgress for Referee<'_> {
     }
 }
 
-/// Where a curve reaches the goal, if later evaluations can no longer change that: the smoothed
-/// curve before its last half window stays as it is.
-fn settled_crossing(goal: Goal, points: &[CurvePoint]) -> Option<Crossing> {
-    let last = points.len().checked_sub(1 + SMOOTHING_WINDOW / 2)?;
-    #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
-    let settled = points[last].update as f64;
-    goal.reached(points).filter(|crossing| crossing.updates <= settled)
-}
-
 impl Workshop for Laboratory<'_> {
     fn carry_out(&self, number: u64, proposal: &Proposal) -> Ending {
         let scenario = match scenario_of(self.lab.experiment(), self.profiles, proposal.choice) {
             Ok(scenario) => self.fit(scenario, proposal),
             Err(error) => return Ending::infeasible(error.to_string()),
+        };
+        let scenario = match scenario {
+            Ok(scenario) => scenario,
+            Err(error) => return Ending::failed(error.to_string()),
         };
         let referee = Referee {
             goal: self.goal,
@@ -196,7 +204,7 @@ impl Workshop for Laboratory<'_> {
         let stop = stop.filter(|_| outcome.interrupted);
         let real_s = referee.watch.elapsed().as_secs_f64();
         let finding = finding_of(self.goal, &scenario, &outcome, stop, real_s);
-        if let Err(error) = self.keep(number, proposal, &outcome, &finding) {
+        if let Err(error) = self.keep(number, (proposal, &scenario), &outcome, &finding) {
             return Ending::failed(error.to_string());
         }
         let (state, reason) = state_of(&outcome.trace, stop);
@@ -210,15 +218,17 @@ impl Workshop for Laboratory<'_> {
 
 impl Laboratory<'_> {
     /// The scenario with the length and, after another trial, the luck of its own.
-    fn fit(&self, scenario: Scenario, proposal: &Proposal) -> Scenario {
-        let seed = match proposal.origin {
-            Origin::Start => scenario.seed,
+    fn fit(&self, scenario: Scenario, proposal: &Proposal) -> Result<Scenario, StoreError> {
+        let (before, seed) = match proposal.origin {
+            Origin::Start => (0, scenario.seed),
             Origin::Trial(number) => {
+                let earlier = self.executed(number)?;
                 // Trials that go on from one model meet the same mini-batches.
-                Seed(stream_at(scenario.seed, Stream::Continuation, number).random())
+                let seed = Seed(stream_at(scenario.seed, Stream::Continuation, number).random());
+                (earlier.before + earlier.measured.updates, seed)
             }
         };
-        Scenario { updates: proposal.updates, seed, ..scenario }
+        Ok(Scenario { updates: proposal.updates, before, seed, ..scenario })
     }
 
     fn run(
@@ -237,14 +247,15 @@ impl Laboratory<'_> {
             }
             (Execution::Emulate, Origin::Trial(number)) => {
                 let model = self.model_after(number).map_err(|error| error.to_string())?;
-                emulate_from(lab, scenario, model, progress).map_err(|error| error.to_string())
+                emulate_from(lab, scenario, model.into(), progress)
+                    .map_err(|error| error.to_string())
             }
             (Execution::Train(pacing), Origin::Start) => {
                 execute(lab, scenario, pacing, None, progress).map_err(|error| error.to_string())
             }
             (Execution::Train(pacing), Origin::Trial(number)) => {
                 let model = self.model_after(number).map_err(|error| error.to_string())?;
-                execute_from(lab, scenario, pacing, model, progress)
+                execute_from(lab, scenario, pacing, model.into(), progress)
                     .map_err(|error| error.to_string())
             }
         }
@@ -261,7 +272,7 @@ impl Laboratory<'_> {
     fn keep(
         &self,
         number: u64,
-        proposal: &Proposal,
+        (proposal, scenario): (&Proposal, &Scenario),
         outcome: &Outcome,
         finding: &Finding,
     ) -> Result<(), StoreError> {
@@ -275,6 +286,7 @@ impl Laboratory<'_> {
         }
         let executed = Executed {
             choice: proposal.choice,
+            before: scenario.before,
             measured: Measurement {
                 time_per_update_s: finding.time_per_update_s.unwrap_or(f64::NAN),
                 updates_to_target: finding.updates_to_target,
@@ -294,8 +306,13 @@ impl Laboratory<'_> {
     /// Trains on from the model of a trial with the same configuration, for more updates.
     ///
     /// # Errors
-    /// [`OptimizerError`] when the run fails or is interrupted.
-    pub fn train_on(&self, trial: &Trial, updates: u64) -> Result<Outcome, OptimizerError> {
+    /// [`OptimizerError`] when the run fails.
+    pub fn train_on(
+        &self,
+        trial: &Trial,
+        updates: u64,
+        progress: &dyn RunProgress,
+    ) -> Result<Outcome, OptimizerError> {
         let proposal = Proposal {
             updates,
             until: Until::Updates,
@@ -303,10 +320,8 @@ impl Laboratory<'_> {
             ..trial.proposal.clone()
         };
         let scenario = scenario_of(self.lab.experiment(), self.profiles, proposal.choice)?;
-        let scenario = self.fit(scenario, &proposal);
-        let outcome = self.run(&scenario, &proposal, self.progress);
-        let outcome = outcome.map_err(OptimizerError::Simulation)?;
-        if outcome.interrupted { Err(OptimizerError::Interrupted) } else { Ok(outcome) }
+        let scenario = self.fit(scenario, &proposal)?;
+        self.run(&scenario, &proposal, progress).map_err(OptimizerError::Simulation)
     }
 
     /// Where a trial has come to, over all trials on whose models it builds.

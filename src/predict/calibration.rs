@@ -223,6 +223,7 @@ fn calibration_run(
         strategy: StrategySpec::Sync,
         rule,
         schedule: Schedule::Constant,
+        before: 0,
         // Only updates count here; the machine's times are measured apart.
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates,

@@ -297,6 +297,7 @@ fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
         strategy: StrategySpec::Sync,
         rule: run.rule,
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates: whole(evaluations.last().copied().unwrap_or(0.0)),
         evaluate_every: whole(evaluations.get(1).copied().unwrap_or(1.0)),

@@ -327,7 +327,7 @@ impl QuadraticPredictor {
         match moments {
             Moments::Exact(law) => MomentRun { law, groups, rule }
                 .excess_loss_scheduled(&spectrum, n_updates, |update| {
-                    f64::from(scenario.schedule.factor(update))
+                    f64::from(scenario.schedule.factor(scenario.before + update))
                 })
                 .map_err(|error| error.to_string()),
             Moments::Particles => particles(scenario, &spectrum, n_updates),

@@ -107,6 +107,7 @@ fn scenario(conv_machines: u32, groups: u32, updates: u64) -> Scenario {
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.02, explicit_momentum: 0.3, weight_decay: 0.0005 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: ClusterTiming::WholeCycle {
             mean: SimDuration::from_millis(10),
             law: ServiceLaw::Exponential,

@@ -99,6 +99,7 @@ pub fn effective_curvature(
         strategy: StrategySpec::Sync,
         rule: UpdateRule { learning_rate: 1.0, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(1), law: ServiceLaw::Constant },
         updates,
         evaluate_every: (updates / 20).max(1),

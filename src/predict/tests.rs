@@ -33,6 +33,7 @@ fn scenario(groups: u32, rule: UpdateRule) -> Scenario {
         strategy: StrategySpec::Groups,
         rule,
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(10),
             law: ServiceLaw::Exponential,

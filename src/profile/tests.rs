@@ -255,6 +255,7 @@ fn predicted_s(profile: &Profile, roster: Roster, jitter: Jitter) -> f64 {
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::Phases(times),
         updates: 4000,
         evaluate_every: 4000,

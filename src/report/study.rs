@@ -26,6 +26,7 @@ pub fn trial_table(trials: &[Trial]) -> Result<LongTable, TableError> {
         .float("explicit_momentum", choice().map(|choice| choice.explicit_momentum))?
         .float("learning_rate", choice().map(|choice| choice.learning_rate))?
         .integer("mini_batch", choice().map(|choice| choice.mini_batch.map(u64::from)))?
+        .text("manner", choice().map(|choice| choice.manner_in_words()))?
         .float("time_to_target_s", finding().map(|finding| finding.time_to_target_s))?
         .float("path_time_s", all().map(|trial| path_time_s(trials, trial)))?
         .float("updates_to_target", finding().map(|finding| finding.updates_to_target))?

@@ -148,6 +148,21 @@ impl Lab {
         )
     }
 
+    /// The same experiment, of whose runs the training loss alone is measured.
+    #[must_use]
+    pub fn by_loss(&self) -> Self {
+        let warm = OnceLock::new();
+        if let Some(start) = self.warm.get() {
+            warm.get_or_init(|| start.clone());
+        }
+        Lab {
+            experiment: self.experiment.clone(),
+            objective: self.objective.without_validation(),
+            device: self.device,
+            warm,
+        }
+    }
+
     /// The device that computes.
     pub fn device(&self) -> DeviceName {
         self.device
@@ -267,7 +282,8 @@ pub fn timing(
         }
         Hardware::Described(cluster) => {
             let workload: &Workload = &experiment.workload;
-            Timing::Phases(PhaseTimes::of_cluster(cluster, workload, &run.roster)?)
+            let cluster = cluster.clone().split(run.hardware_split);
+            Timing::Phases(PhaseTimes::of_cluster(&cluster, workload, &run.roster)?)
         }
         Hardware::ThisMachine => {
             let precision = run.precision;
@@ -305,6 +321,7 @@ impl RunConfig {
             strategy: self.strategy,
             rule: self.rule(),
             schedule: self.learning_rate_schedule,
+            before: 0,
             timing,
             updates: self.updates,
             evaluate_every: self.evaluate_every,

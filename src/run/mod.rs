@@ -96,27 +96,41 @@ fn probed_objective(lab: &Lab, scenario: &Scenario) -> Option<Box<dyn Objective>
     wanted.then(|| Box::new(lab.objective(scenario.seed)) as Box<dyn Objective>)
 }
 
+/// Where a run begins that goes on with the model of an earlier one.
+#[derive(Clone, Debug)]
+pub struct Onward {
+    /// Its parameters and their velocity.
+    pub model: (InitialModel, InitialModel),
+    /// Where this run itself was stopped, if it was.
+    pub resume: Option<Checkpoint>,
+}
+
+impl From<(InitialModel, InitialModel)> for Onward {
+    fn from(model: (InitialModel, InitialModel)) -> Self {
+        Onward { model, resume: None }
+    }
+}
+
 /// Runs a scenario on the virtual clock with real gradients from a model that an earlier run left,
 /// with its velocity. The scenario should have a seed of its own, or it meets the mini-batches of
 /// the earlier run again.
 ///
 /// # Errors
-/// [`RunError`] when the scenario is not possible.
+/// [`RunError`] when the scenario is not possible, or not the one that was stopped.
 ///
 /// # Panics
 /// When the model is of another network.
 pub fn emulate_from(
     lab: &Lab,
     scenario: &Scenario,
-    model: (InitialModel, InitialModel),
+    Onward { model: (start, velocity), resume }: Onward,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let mut objective = lab.objective(scenario.seed);
-    let (start, velocity) = model;
     let mut watch = Watch::new(scenario, progress, None);
     let learning = Learning { objective: &mut objective, start };
-    let (trace, model) = cluster::run_in_motion(scenario, learning, velocity, &mut watch)?;
-    Ok(watch.complete(finish(Kind::Emulated, trace, model)))
+    let ended = cluster::run_in_motion(scenario, learning, velocity, resume, &mut watch)?;
+    Ok(watch.ended(Kind::Emulated, ended))
 }
 
 fn on_virtual_clock<'a>(
@@ -127,12 +141,8 @@ fn on_virtual_clock<'a>(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let mut watch = Watch::new(scenario, progress, probed);
-    let Ended { trace, model, checkpoint } =
-        cluster::run_on(scenario, learning, resume, &mut watch)?;
-    let outcome = watch.complete(finish(kind, trace, model));
-    // An interruption at the last evaluation comes too late.
-    let interrupted = checkpoint.is_some();
-    Ok(Outcome { interrupted, state: checkpoint, ..outcome })
+    let ended = cluster::run_on(scenario, learning, resume, &mut watch)?;
+    Ok(watch.ended(kind, ended))
 }
 
 /// Follows the record of a run on the virtual clock, with real gradients if a lab is given.
@@ -154,7 +164,29 @@ pub fn follow(
         }
         _ => None,
     };
-    let (trace, model) = cluster::replay(scenario, record, learning, &mut watch)?;
+    let (trace, model) = cluster::replay(scenario, record, learning, None, &mut watch)?;
+    Ok(watch.complete(finish(Kind::Emulated, trace, model)))
+}
+
+/// Follows the record of a run that began with the model of an earlier one, with real gradients.
+///
+/// # Errors
+/// [`RunError`] when a record holds an event that could not have happened.
+///
+/// # Panics
+/// When the model is of another network.
+pub fn follow_from(
+    lab: &Lab,
+    scenario: &Scenario,
+    record: &Record,
+    model: (InitialModel, InitialModel),
+    progress: &dyn RunProgress,
+) -> Result<Outcome, RunError> {
+    let mut watch = Watch::new(scenario, progress, None);
+    let mut objective = lab.objective(scenario.seed);
+    let (start, velocity) = model;
+    let learning = Some(Learning { objective: &mut objective, start });
+    let (trace, model) = cluster::replay(scenario, record, learning, Some(velocity), &mut watch)?;
     Ok(watch.complete(finish(Kind::Emulated, trace, model)))
 }
 
@@ -201,11 +233,10 @@ pub fn execute_from(
     lab: &Lab,
     scenario: &Scenario,
     pacing: Pacing,
-    model: (InitialModel, InitialModel),
+    Onward { model: (start, velocity), resume }: Onward,
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RuntimeError> {
-    let (start, velocity) = model;
-    let beginning = Beginning { start, velocity: Some(velocity), resume: None };
+    let beginning = Beginning { start, velocity: Some(velocity), resume };
     on_wall_clock(lab, scenario, pacing, beginning, progress)
 }
 
@@ -277,6 +308,13 @@ impl<'a> Watch<'a> {
         Watch { progress, interrupted: false, probe }
     }
 
+    /// What a run left behind that may have been stopped to go on later.
+    fn ended(&self, kind: Kind, Ended { trace, model, checkpoint }: Ended) -> Outcome {
+        let outcome = self.complete(finish(kind, trace, model));
+        // An interruption at the last evaluation comes too late.
+        Outcome { interrupted: checkpoint.is_some(), state: checkpoint, ..outcome }
+    }
+
     /// Adds what was seen to what the run left behind.
     fn complete(&self, outcome: Outcome) -> Outcome {
         Outcome {
@@ -309,8 +347,9 @@ impl Monitor for Watch<'_> {
 struct TrainWatch<'a>(&'a dyn RunProgress);
 
 impl TrainMonitor for TrainWatch<'_> {
-    fn updated(&mut self, updates: u64, _: SimTime) -> ControlFlow<()> {
+    fn updated(&mut self, updates: u64, time: SimTime) -> ControlFlow<()> {
         self.0.updated(updates);
+        self.0.showed(time);
         if self.0.is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 

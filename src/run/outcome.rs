@@ -3,6 +3,7 @@
 use omnivore_sim::cluster::{Checkpoint, MomentumError, MomentumReport};
 use omnivore_sim::objective::InitialModel;
 use omnivore_sim::trace::{CurvePoint, Trace};
+use omnivore_sim::units::SimTime;
 use serde::{Deserialize, Serialize};
 
 /// What a number is worth.
@@ -78,6 +79,9 @@ pub enum Attention {
 pub trait RunProgress: Sync {
     /// Told how far a run has come.
     fn updated(&self, _updates: u64) {}
+
+    /// Told what the clock of a real run shows at an update.
+    fn showed(&self, _time: SimTime) {}
 
     /// Told of every evaluation.
     fn evaluated(&self, _point: &CurvePoint) {}

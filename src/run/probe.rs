@@ -117,6 +117,7 @@ mod tests {
             strategy: StrategySpec::Groups,
             rule: UpdateRule { learning_rate, explicit_momentum: 0.0, weight_decay: 0.0 },
             schedule: Schedule::Constant,
+            before: 0,
             timing: Timing::WholeCycle {
                 mean: SimDuration::from_nanos(1_000_000),
                 law: ServiceLaw::Exponential,

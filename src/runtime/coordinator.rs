@@ -212,7 +212,7 @@ impl<'a> Coordinator<'a> {
             Some(velocity) => ModelServer::with_velocity(scenario.rule, start, velocity),
         }
         .cut_by(cutter)
-        .scheduled(scenario.schedule);
+        .scheduled(scenario.schedule, scenario.before);
         let mut due = Vec::new();
         let (witness, replicas, record, outstanding) = match resume {
             None => {

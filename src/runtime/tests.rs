@@ -53,6 +53,7 @@ fn scenario(conv_machines: u32, groups: u32, fc: FcPlacement) -> Scenario {
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.01, explicit_momentum: 0.5, weight_decay: 0.001 },
         schedule: Schedule::Steps { every: 20, factor: 0.5 },
+        before: 0,
         timing: Timing::WholeCycle { mean: SimDuration::from_millis(4), law: ServiceLaw::Constant },
         updates: 40,
         evaluate_every: 10,
@@ -180,7 +181,7 @@ fn a_real_run_replayed_has_the_same_versions_staleness_and_parameters() {
         let start = own.initial();
         let learning = Learning { objective: &mut own, start };
         let (trace, model) =
-            replay(&scenario, &real.state.record, Some(learning), &mut Unmonitored)
+            replay(&scenario, &real.state.record, Some(learning), None, &mut Unmonitored)
                 .expect("it really happened");
         assert_eq!(trace.updates, real.trace.updates);
         assert_eq!(trace.fc_updates, real.trace.fc_updates);
@@ -280,7 +281,7 @@ fn under_every_strategy_two_workers_learn_and_their_run_replays_bit_for_bit() {
         let start = own.initial();
         let learning = Learning { objective: &mut own, start };
         let (trace, model) =
-            replay(&scenario, &real.state.record, Some(learning), &mut Unmonitored)
+            replay(&scenario, &real.state.record, Some(learning), None, &mut Unmonitored)
                 .expect("it really happened");
         assert_eq!(trace.updates, real.trace.updates, "{strategy}");
         assert_eq!(trace.block_updates, real.trace.block_updates, "{strategy}");
@@ -325,7 +326,7 @@ fn under_every_strategy_the_time_of_each_worker_adds_up_and_a_resumed_run_replay
         let start = own.initial();
         let learning = Learning { objective: &mut own, start };
         let (trace, model) =
-            replay(&scenario, &rest.state.record, Some(learning), &mut Unmonitored)
+            replay(&scenario, &rest.state.record, Some(learning), None, &mut Unmonitored)
                 .expect("it really happened");
         assert_eq!(trace.updates, rest.trace.updates, "{strategy}");
         if is_exact(strategy) {
@@ -510,7 +511,7 @@ fn replayed(scenario: &Scenario, real: &TrainOutcome) -> (Trace, ModelServer) {
     let learning = Learning { objective: &mut own, start };
     let updates = real.trace.updates.len() as u64;
     let scenario = Scenario { updates, ..scenario.clone() };
-    replay(&scenario, &real.state.record, Some(learning), &mut Unmonitored)
+    replay(&scenario, &real.state.record, Some(learning), None, &mut Unmonitored)
         .expect("it really happened")
 }
 

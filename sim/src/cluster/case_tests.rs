@@ -16,8 +16,8 @@ use crate::objective::{
     Evaluation, Gradient, InitialModel, NoisyQuadratic, Objective, ParameterLayout, Parameters,
 };
 use crate::protocol::{
-    Action, BackupWorkers, Blocked, Cycle, Dropped, Event, FcPlacement, Late, ProtocolError,
-    Roster, Schedule, Share, StrategySpec, UpdateRule,
+    Action, BackupWorkers, Blocked, Cycle, Dropped, Event, FcPlacement, Late, ModelContents,
+    ProtocolError, Roster, Schedule, Share, StrategySpec, UpdateRule,
 };
 use crate::rng::Seed;
 use crate::trace::{CurvePoint, Trace};
@@ -35,6 +35,7 @@ fn scenario(strategy: StrategySpec, machines: u32, learning_rate: f32) -> Scenar
         strategy,
         rule: UpdateRule { learning_rate, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(10),
             law: ServiceLaw::Constant,
@@ -275,6 +276,31 @@ fn a_schedule_counts_applied_updates_whoever_makes_them() {
         let (by_hand, simulated) = (path[200], f64::from(model.weights().conv[0]));
         // A few single-precision roundings in each of 200 updates.
         assert!((by_hand - simulated).abs() < 600.0 * f64::from(f32::EPSILON), "{machines}");
+    }
+}
+
+/// The same for training in several runs: the schedule goes on from the updates before each.
+#[test]
+fn a_schedule_goes_on_where_an_earlier_run_of_the_same_training_left_it() {
+    for schedule in [
+        Schedule::Steps { every: 30, factor: 0.5 },
+        Schedule::Linear { over: 150, to: 0.0 },
+        Schedule::Cosine { over: 90, to: 0.1 },
+    ] {
+        let whole = Scenario { schedule, updates: 200, ..scenario(StrategySpec::Sync, 2, 0.05) };
+        let after = |scenario: &Scenario, start: Option<(InitialModel, InitialModel)>| {
+            let mut objective = NoisyQuadratic::new(vec![1.0], vec![0.0], vec![1.0], 0.0, Seed(1));
+            let objective = objective.as_mut().expect("possible");
+            let at_rest = InitialModel { conv: vec![0.0], fc: Vec::new() };
+            let (start, velocity) = start.unwrap_or((objective.initial(), at_rest));
+            let learning = Learning { objective, start };
+            let ended = run_in_motion(scenario, learning, velocity, None, &mut Unmonitored);
+            let ModelContents { weights, velocity, .. } = ended.expect("possible").model.contents();
+            (weights, velocity)
+        };
+        let half = after(&Scenario { updates: 70, ..whole.clone() }, None);
+        let rest = Scenario { updates: 130, before: 70, ..whole.clone() };
+        assert_eq!(after(&rest, Some(half)), after(&whole, None), "{schedule:?}");
     }
 }
 

@@ -46,6 +46,7 @@ fn on(strategy: StrategySpec, groups: u32, times: PhaseTimes) -> Scenario {
         strategy,
         rule: UpdateRule { learning_rate: 0.02, explicit_momentum: 0.3, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::Phases(times),
         updates: 60,
         evaluate_every: 20,
@@ -255,7 +256,7 @@ proptest! {
         let learning = Learning { objective: &mut objective, start };
         let record = Record { events };
         let (again, same) =
-            replay(&scenario, &record, Some(learning), &mut Unmonitored).expect("it happened");
+            replay(&scenario, &record, Some(learning), None, &mut Unmonitored).expect("it happened");
         prop_assert_eq!(&again.updates, &trace.updates);
         prop_assert_eq!(&again.fc_updates, &trace.fc_updates);
         prop_assert_eq!(again.examples.dropped, trace.examples.dropped);

@@ -275,6 +275,7 @@ mod tests {
             strategy: StrategySpec::Groups,
             rule: UpdateRule { learning_rate, explicit_momentum: mu, weight_decay: 0.0 },
             schedule: Schedule::Constant,
+            before: 0,
             timing: Timing::WholeCycle { mean: SimDuration::from_millis(10), law },
             updates: 6000,
             evaluate_every: 6000,

@@ -42,6 +42,7 @@ fn scenario(strategy: StrategySpec, machines: u32, network: NetworkTimes) -> Sce
         strategy,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::Phases(PhaseTimes {
             machines: vec![machine; machines as usize],
             fc: affine(0.0),

@@ -33,6 +33,8 @@ pub struct Scenario {
     pub rule: UpdateRule,
     /// How its learning rate changes over the updates.
     pub schedule: Schedule,
+    /// Updates of the same training before this run, from which the schedule goes on.
+    pub before: u64,
     /// When things happen.
     pub timing: Timing,
     /// Updates of the conv (or whole) model after which the run ends.
@@ -57,9 +59,11 @@ impl Scenario {
         self.disruptions.check_under(self.strategy)
     }
 
-    /// The update rule of an update, counted from 0, with its learning rate as the schedule has it.
+    /// The update rule of an update of this run, counted from 0, with its learning rate as the
+    /// schedule has it.
     pub fn rule_at(&self, update: u64) -> UpdateRule {
-        let learning_rate = self.rule.learning_rate * self.schedule.factor(update);
+        let factor = self.schedule.factor(self.before + update);
+        let learning_rate = self.rule.learning_rate * factor;
         UpdateRule { learning_rate, ..self.rule }
     }
 }
@@ -195,25 +199,25 @@ pub fn run_on<'a>(
     drive(&mut *strategy, scenario, learning, from, monitor)
 }
 
-/// Runs a scenario on the virtual clock with a model that is in motion already: the velocity of
-/// its parameters as another run left it. Times and versions begin at 0.
+/// The same with a model that is in motion already: the velocity of its parameters as another run
+/// left it. Times and versions begin at 0.
 ///
 /// # Errors
-/// As for [`run`].
+/// As for [`run_on`].
 ///
 /// # Panics
-/// When the velocity has another length than the parameters.
+/// When the velocity has another length than the parameters, or the checkpoint is of another model.
 pub fn run_in_motion<'a>(
     scenario: &'a Scenario,
     learning: Learning<'a>,
     velocity: InitialModel,
+    from: Option<Checkpoint>,
     monitor: &mut dyn Monitor,
-) -> Result<(Trace, ModelServer), RunError> {
+) -> Result<Ended, RunError> {
     let mut strategy = strategy(scenario.strategy, scenario.roster)?;
-    let from = Origin::Velocity(velocity);
-    let Ended { trace, model, .. } =
-        drive(&mut *strategy, scenario, Some(learning), from, monitor)?;
-    Ok((trace, model))
+    let from = from
+        .map_or(Origin::Velocity(velocity), |checkpoint| Origin::Checkpoint(Box::new(checkpoint)));
+    drive(&mut *strategy, scenario, Some(learning), from, monitor)
 }
 
 /// Runs a scenario under a strategy that need not be in the catalogue; the one that the scenario
@@ -261,7 +265,8 @@ fn drive<'a>(
         Origin::Rest => {}
         Origin::Resumable => driver.told = Some(Vec::new()),
         Origin::Velocity(velocity) => {
-            driver.server.overwrite(driver.server.contents().weights, velocity)
+            driver.told = Some(Vec::new());
+            driver.move_with(velocity);
         }
         Origin::Checkpoint(checkpoint) => last = driver.return_to(*checkpoint, strategy)?,
     }
@@ -308,19 +313,27 @@ fn virtual_clock(scenario: &Scenario) -> Result<Clock, RunError> {
 }
 
 /// Follows the record of a run: the same strategy is told the same events in the same order, and
-/// versions, staleness and parameters are worked out afresh.
+/// versions, staleness and parameters are worked out afresh. The model is at rest at the beginning
+/// where no velocity is given.
 ///
 /// # Errors
 /// [`RunError::Protocol`] when a record holds an event that could not have happened.
+///
+/// # Panics
+/// When the velocity has another length than the parameters.
 pub fn replay<'a>(
     scenario: &'a Scenario,
     record: &Record,
     learning: Option<Learning<'a>>,
+    velocity: Option<InitialModel>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
     scenario.check()?;
     let clock = Clock::Recorded { now: SimTime::ZERO };
     let mut driver = Driver::new(scenario, learning, clock);
+    if let Some(velocity) = velocity {
+        driver.move_with(velocity);
+    }
     let mut strategy = strategy(scenario.strategy, scenario.roster)?;
     let mut actions = Vec::new();
     driver.show_model(monitor);
@@ -405,7 +418,7 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(scenario: &'a Scenario, learning: Option<Learning<'a>>, clock: Clock) -> Self {
-        let Scenario { roster, rule, schedule, divergence_loss, .. } = scenario;
+        let Scenario { roster, rule, schedule, before, divergence_loss, .. } = scenario;
         let (objective, start) = match learning {
             Some(Learning { objective, start }) => (Some(objective), start),
             None => (None, InitialModel::default()),
@@ -413,7 +426,7 @@ impl<'a> Driver<'a> {
         let (conv, fc) = (start.conv.len(), start.fc.len());
         let connections = objective.as_ref().map_or(Vec::new(), |o| o.connections());
         let cutter = Cutter::new(conv, fc, connections, scenario.seed);
-        let server = ModelServer::new(*rule, start).cut_by(cutter).scheduled(*schedule);
+        let server = ModelServer::new(*rule, start).cut_by(cutter).scheduled(*schedule, *before);
         Driver {
             scenario,
             objective,
@@ -428,6 +441,11 @@ impl<'a> Driver<'a> {
             told: None,
             wants_losses: false,
         }
+    }
+
+    /// Sets the model in motion.
+    fn move_with(&mut self, velocity: InitialModel) {
+        self.server.overwrite(self.server.contents().weights, velocity);
     }
 
     /// Goes through the events of a run that was stopped, and puts in place what it had learned;

@@ -49,6 +49,7 @@ fn scenario(strategy: StrategySpec, groups: u32, timing: Timing) -> Scenario {
         strategy,
         rule: UpdateRule { learning_rate: 0.05, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing,
         updates: 60,
         evaluate_every: 10,
@@ -948,8 +949,8 @@ fn every_strategy_replays_to_the_same_updates_and_parameters() {
         let (first, model) = run(&scenario, Some(learning), &mut scribe).expect("possible");
         let record = Record { events: scribe.0 };
         let learning = Learning { objective: &mut objective, start };
-        let (again, same) =
-            replay(&scenario, &record, Some(learning), &mut Unmonitored).expect("it happened");
+        let (again, same) = replay(&scenario, &record, Some(learning), None, &mut Unmonitored)
+            .expect("it happened");
         assert_eq!(first.updates, again.updates, "{strategy}");
         assert_eq!(first.curve, again.curve, "{strategy}");
         assert_eq!(model.weights().conv, same.weights().conv, "{strategy}");

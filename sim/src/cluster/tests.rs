@@ -25,6 +25,7 @@ fn scenario(roster: Roster, timing: Timing) -> Scenario {
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing,
         updates: 200,
         evaluate_every: 50,
@@ -253,8 +254,8 @@ fn a_recorded_run_replayed_gives_the_same_updates_curve_and_parameters() {
         let (first, model) = run(&scenario, Some(learning), &mut scribe).expect("possible");
         let record = Record { events: scribe.0 };
         let learning = Learning { objective: &mut objective, start };
-        let (again, same) =
-            replay(&scenario, &record, Some(learning), &mut Unmonitored).expect("it happened");
+        let (again, same) = replay(&scenario, &record, Some(learning), None, &mut Unmonitored)
+            .expect("it happened");
         assert_eq!(first.updates, again.updates);
         assert_eq!(first.fc_updates, again.fc_updates);
         assert_eq!(first.curve, again.curve);
@@ -275,7 +276,7 @@ fn a_record_with_an_event_that_could_not_have_happened_is_refused() {
     ] {
         let events = events.into_iter().map(|event| (SimTime::ZERO, event)).collect();
         let record = Record { events };
-        let refused = replay(&scenario, &record, None, &mut Unmonitored);
+        let refused = replay(&scenario, &record, None, None, &mut Unmonitored);
         assert!(matches!(refused, Err(RunError::Protocol(_))), "{refused:?}");
     }
 }

@@ -34,6 +34,8 @@ pub struct ModelContents {
 pub struct ModelServer {
     rule: UpdateRule,
     schedule: Schedule,
+    /// Updates that the schedule had behind it when the versions began.
+    before: u64,
     weights: ModelSnapshot,
     conv_velocity: Vec<f32>,
     fc_velocity: Vec<f32>,
@@ -63,6 +65,7 @@ impl ModelServer {
         ModelServer {
             rule,
             schedule: Schedule::Constant,
+            before: 0,
             weights,
             conv_velocity: velocity.conv,
             fc_velocity: velocity.fc,
@@ -83,9 +86,9 @@ impl ModelServer {
     /// # Panics
     /// When it has another length.
     pub fn overwrite(&mut self, weights: InitialModel, velocity: InitialModel) {
-        let (cutter, schedule) = (self.cutter.clone(), self.schedule);
+        let (cutter, schedule, before) = (self.cutter.clone(), self.schedule, self.before);
         let other = Self::with_velocity(self.rule, weights, velocity);
-        *self = ModelServer { cutter, schedule, ..other };
+        *self = ModelServer { cutter, schedule, before, ..other };
     }
 
     /// What it holds, for a checkpoint.
@@ -130,10 +133,11 @@ impl ModelServer {
         }
     }
 
-    /// The same model with a learning rate that changes over the updates of each part.
+    /// The same model with a learning rate that changes over the updates of each part, `before` of
+    /// which were made before its versions began.
     #[must_use]
-    pub fn scheduled(self, schedule: Schedule) -> Self {
-        ModelServer { schedule, ..self }
+    pub fn scheduled(self, schedule: Schedule, before: u64) -> Self {
+        ModelServer { schedule, before, ..self }
     }
 
     /// The parameters, when the run is over.
@@ -186,7 +190,8 @@ impl ModelServer {
         let part = update.part;
         let own_rate = self.rule.learning_rate;
         // The first update of a part makes its version 1.
-        self.rule.learning_rate *= self.schedule.factor(update.written.0.saturating_sub(1));
+        self.rule.learning_rate *=
+            self.schedule.factor(self.before + update.written.0.saturating_sub(1));
         if let ModelPart::Block(block) = part {
             self.apply_block(block, application, replicas);
             if matches!(by, ServerRule::Replace) {

@@ -73,6 +73,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("target={ accuracy = 0.8 }", &[]),
     ("target.loss=0.7", &[]),
     ("target.accuracy=0.7", &[]),
+    ("stop=target", &[]),
     ("precision=f32", &[]),
     ("precision=bf16", &[]),
     ("measure=[\"momentum\"]", &[]),
@@ -85,6 +86,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
         "slow_groups={ count = 1, factor = 4 }",
         &["cycle_time_ms=12.5", "pacing=none", "service=exponential"],
     ),
+    ("hardware_split={ first = 0.5 }", &["hardware=two-devices.toml"]),
     ("service.gamma=4", &["service=exponential"]),
     ("churn=[{ machine = 1, turn = \"fails\", at_update = 3 }]", &[]),
     ("server_restarts=[{ at_s = 0.5, downtime_ms = 20 }]", &[]),
@@ -114,6 +116,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("search.baseline_momentum=0.8", &[]),
     ("search.mini_batch=[16, 32]", &[]),
     ("search.fc=[\"merged\", \"replicated\"]", &[]),
+    ("search.hardware_split=[\"proportional\"]", &[]),
     ("search.probe=0.05", &[]),
     ("search.replan=departure", &[]),
     ("search.updates=50", &[]),
@@ -130,6 +133,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
 fn every_key_can_be_set_from_the_command_line() {
     let folder = Folder::new();
     folder.write("other.toml", &folder.read("small-cnn.toml"));
+    folder.write("two-devices.toml", &folder.with_second_device());
     for (setting, before) in SETTINGS {
         let set: Vec<&str> = before.iter().copied().chain([*setting]).collect();
         let loaded = folder.load(&set);
@@ -291,6 +295,36 @@ fn a_hardware_file_has_its_counts_and_units() {
     assert_eq!(link.latency, SimDuration::from_nanos(100_000));
     assert_eq!(Ok(link.bandwidth), BytesPerSecond::from_gigabits(10.0));
     assert_eq!(cluster.update_rate.map(|rate| rate.get()), Some(4e9));
+}
+
+#[test]
+fn devices_that_share_examples_are_refused_where_no_machine_has_two() {
+    let folder = Folder::new();
+    folder.write("two-devices.toml", &folder.with_second_device());
+    let said = |set: &[&str]| folder.show(&folder.error(set));
+    let shares = ["hardware_split={ first = 0.9 }", "search.hardware_split=[{ first = 0.9 }]"];
+    for share in shares {
+        assert!(folder.load(&[share, "hardware=two-devices.toml"]).is_ok());
+        let key = share.split('=').next().expect("a key");
+        for (set, reason) in [
+            (vec![], "has two devices that could share"),
+            (vec!["hardware=this_machine", "pacing=none"], "by `split`"),
+            (vec!["cycle_time_ms=9", "pacing=none", "service=constant"], "gives whole cycles"),
+        ] {
+            let set: Vec<&str> = set.into_iter().chain([share]).collect();
+            let text = said(&set);
+            assert!(text.contains(key) && text.contains(reason), "{text}");
+        }
+    }
+    for (share, reason) in [
+        ("hardware_split={ first = 1.5 }", "from 0 to 1"),
+        ("hardware_split={ last = 0.5 }", "possible keys are first"),
+        ("hardware_split=proportionate", "did you mean \"proportional\"?"),
+        ("search.hardware_split=[]", "at least one entry"),
+    ] {
+        let text = said(&[share, "hardware=two-devices.toml"]);
+        assert!(text.contains(reason), "{text}");
+    }
 }
 
 #[test]

@@ -78,6 +78,12 @@ const SETS: &[&[&str]] = &[
         "search.target={ loss = 0.9 }",
         "search.strategy=[\"groups\", { ssp = { slack = 3 } }]",
     ],
+    &[
+        "hardware=two-devices.toml",
+        "hardware_split={ first = 0.25 }",
+        "stop=target",
+        "search.hardware_split=[\"proportional\", { first = 0.0 }, { first = 1 }]",
+    ],
     &["search.device=[\"flex\", \"cuda:0\"]", "seed=9223372036854775807", "learning_rate=1e-30"],
 ];
 
@@ -85,6 +91,7 @@ const SETS: &[&[&str]] = &[
 fn a_resolved_configuration_read_again_is_the_same_experiment() {
     let folder = Folder::new();
     folder.write("times.txt", "1.5\n2.5\n0.3\n");
+    folder.write("two-devices.toml", &folder.with_second_device());
     for set in SETS {
         let loaded = folder.load(set);
         let experiment = loaded.unwrap_or_else(|e| panic!("{set:?}: {}", folder.show(&e)));

@@ -107,7 +107,7 @@ impl Inputs {
         // What has no order is near to nothing but itself: a column for every word.
         let word = |c: &Choice| {
             let strategy = c.strategy.map_or("", |strategy| strategy.card().name);
-            format!("{} {strategy} {:?}", c.device, c.fc)
+            format!("{} {strategy} {:?} {:?}", c.device, c.fc, c.hardware_split)
         };
         let mut words: Vec<String> = choices.iter().map(word).collect();
         words.sort();

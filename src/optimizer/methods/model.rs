@@ -7,7 +7,7 @@ use crate::optimizer::study::{
     Origin, Pause, Proposal, Replay, Searcher, Trial, Until, best_time_s, total_gradients,
     total_real_s,
 };
-use crate::optimizer::{Candidate, Choice};
+use crate::optimizer::{Candidate, Choice, Interval};
 
 /// Verified configurations from which the predictor's own errors are learned.
 const LEAST_TO_LEARN_FROM: usize = 4;
@@ -33,6 +33,16 @@ pub struct Ranked {
     /// Predicted seconds to the target; for one that is not predicted to reach it, some time
     /// beyond its budget that grows with its predicted loss.
     pub time_s: f64,
+    /// 90 % interval of it.
+    pub interval: Interval,
+}
+
+impl Ranked {
+    /// Whether its interval lies beyond that of another.
+    fn is_beyond(&self, other: &Ranked) -> bool {
+        let low = self.interval.low.unwrap_or(f64::INFINITY);
+        other.interval.high.is_some_and(|high| low > high)
+    }
 }
 
 impl From<&Candidate> for Ranked {
@@ -42,7 +52,8 @@ impl From<&Candidate> for Ranked {
             if predicted.final_loss.is_finite() { predicted.final_loss.max(1e-3) } else { 1e3 };
         let time_s = predicted.time_to_target_s.unwrap_or(BEYOND_S * loss);
         // A target that is reached at once would have no logarithm.
-        Ranked { choice: candidate.choice, time_s: time_s.max(1e-9) }
+        let (choice, interval) = (candidate.choice, predicted.interval);
+        Ranked { choice, time_s: time_s.max(1e-9), interval }
     }
 }
 
@@ -50,7 +61,8 @@ impl From<&Candidate> for Ranked {
 ///
 /// With probes every verification is short, and the one of the lowest loss goes on from where it
 /// stands; where that does not reach the target, the next one does. Nothing of the winner's run is
-/// thrown away.
+/// thrown away. What the predicted intervals set apart from the best prediction is not probed: it is
+/// tried only where nothing else reaches the target.
 ///
 /// Without, after each round the rest is ranked anew: by ln(predicted time) plus what a Gaussian process
 /// over the errors of the verified ones, ln(measured / predicted), makes of it. Where errors tell
@@ -107,19 +119,38 @@ impl Model {
     /// Short runs of the first of the ranking, of which the best goes on.
     fn probe(&self, seconds: f64, replay: &mut Replay<'_>) -> Result<(), Pause> {
         let Space { updates, round, .. } = self.space;
-        let first: Vec<Choice> =
-            self.ranked.iter().take(self.verify).map(|ranked| ranked.choice).collect();
-        let mut probes: Vec<Trial> = Vec::new();
-        for (number, part) in first.chunks(round.max(1)).enumerate() {
-            if self.is_spent(replay.so_far()) {
+        let first: Vec<(usize, &Ranked)> =
+            self.ranked.iter().take(self.verify).enumerate().collect();
+        let (rivals, others): (Vec<_>, Vec<_>) =
+            first.into_iter().partition(|(_, one)| !one.is_beyond(&self.ranked[0]));
+        let whole = |(rank, one): &(usize, &Ranked)| {
+            Proposal::to_target(one.choice, updates, rank_name(*rank))
+        };
+        if let [only] = rivals[..] {
+            // Nobody is there to be probed against.
+            replay.trial(whole(&only))?;
+        } else {
+            let mut probes: Vec<Trial> = Vec::new();
+            for part in rivals.chunks(round.max(1)) {
+                if self.is_spent(replay.so_far()) {
+                    break;
+                }
+                let probe = |of| Proposal { until: Until::Seconds(seconds), ..whole(of) };
+                probes.extend_from_slice(replay.round(part.iter().map(probe).collect())?);
+            }
+            self.go_on(probes, replay)?;
+        }
+        for other in &others {
+            if best_time_s(replay.so_far()).is_some() || self.is_spent(replay.so_far()) {
                 break;
             }
-            let proposals = part.iter().enumerate().map(|(at, choice)| Proposal {
-                until: Until::Seconds(seconds),
-                ..Proposal::to_target(*choice, updates, rank_name(number * round + at))
-            });
-            probes.extend_from_slice(replay.round(proposals.collect())?);
+            replay.trial(whole(other))?;
         }
+        Ok(())
+    }
+
+    /// Goes on from the best probe, and from the next ones as long as none reaches the target.
+    fn go_on(&self, mut probes: Vec<Trial>, replay: &mut Replay<'_>) -> Result<(), Pause> {
         // Infinity and NaN come last.
         let score = |trial: &Trial| match trial.finding.tail {
             Some(tail) if !trial.is_divergent() => tail,
@@ -127,7 +158,7 @@ impl Model {
         };
         probes.sort_by(|a, b| score(a).total_cmp(&score(b)));
         for probe in probes {
-            let left = updates.saturating_sub(probe.finding.updates);
+            let left = self.space.updates.saturating_sub(probe.finding.updates);
             if probe.time_to_target_s().is_some() || best_time_s(replay.so_far()).is_some() {
                 break;
             }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::model::Ranked;
 use super::*;
 use crate::config::Budget;
+use crate::optimizer::Interval;
 use crate::optimizer::study::tests::{Landscape, budget, space, time_of};
 use crate::optimizer::study::{
     Ending, Finding, Origin, Proposal, Searcher, Trial, Until, Workshop, best_time_s, conduct,
@@ -130,7 +131,11 @@ fn fixed_practice_changes_the_learning_rate_only() {
 }
 
 fn model(space: &Space, times: impl Fn(&Choice) -> f64, verify: usize) -> Model {
-    let ranked = |choice: &Choice| Ranked { choice: *choice, time_s: times(choice) };
+    let ranked = |choice: &Choice| Ranked {
+        choice: *choice,
+        time_s: times(choice),
+        interval: Interval { low: Some(0.0), high: None },
+    };
     let mut ranked: Vec<Ranked> = space.choices.iter().map(ranked).collect();
     ranked.sort_by(|a, b| a.time_s.total_cmp(&b.time_s));
     let baselines = vec![(SYNC_ONLY.to_owned(), space.choice(1, 0.9, 0.01))];
@@ -219,6 +224,33 @@ fn where_the_best_probe_does_not_arrive_the_next_one_goes_on() {
     let on = |trial: &&Trial| matches!(trial.proposal.origin, Origin::Trial(_));
     let origins: Vec<Origin> = trials.iter().filter(on).map(|t| t.proposal.origin).collect();
     assert_eq!(origins, [Origin::Trial(0), Origin::Trial(1)]);
+}
+
+#[test]
+fn what_its_interval_sets_apart_from_the_best_prediction_is_tried_only_if_nothing_arrives() {
+    let space = space(1, 2);
+    let apart = |beyond: usize| {
+        let mut probing = Model { probe_s: Some(0.5), ..model(&space, time_of, 4) };
+        for (rank, ranked) in probing.ranked.iter_mut().enumerate() {
+            let low = if rank < beyond { 1.0 } else { 3.0 };
+            ranked.interval = Interval { low: Some(low), high: Some(2.0) };
+        }
+        probing
+    };
+    let made = |beyond: usize, arrives: Option<f64>| {
+        let score = |proposal: &Proposal| {
+            let is_whole = proposal.until == Until::Target;
+            (0.5, arrives.filter(|_| is_whole))
+        };
+        let trials = conduct(&apart(beyond), &budget(40), &Scored(score)).expect("possible");
+        let whole = trials.iter().filter(|trial| trial.proposal.until == Until::Target).count();
+        (trials.len() - whole, whole)
+    };
+    assert_eq!(made(4, Some(1.5)), (4, 2), "all are probed, one goes on, one to compare with");
+    assert_eq!(made(2, Some(1.5)), (2, 2));
+    assert_eq!(made(1, Some(1.5)), (0, 2), "against nobody there is nothing to probe");
+    assert_eq!(made(1, None), (0, 5), "the others are not forgotten");
+    assert_eq!(made(2, None), (2, 5));
 }
 
 // The paper's optimizer, and the defects of its released script (PAPER.md, section 5).

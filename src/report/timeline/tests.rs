@@ -18,6 +18,7 @@ fn scenario(groups: u32, fc: FcPlacement) -> Scenario {
         strategy: StrategySpec::Groups,
         rule: UpdateRule { learning_rate: 0.1, explicit_momentum: 0.0, weight_decay: 0.0 },
         schedule: Schedule::Constant,
+        before: 0,
         timing: Timing::WholeCycle {
             mean: SimDuration::from_millis(20),
             law: ServiceLaw::Lognormal(0.3),
