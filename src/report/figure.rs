@@ -152,7 +152,8 @@ pub struct Series {
     pub source: Source,
     /// The points (x, y). A point that cannot be shown leaves a gap in the line.
     pub points: Vec<(f64, f64)>,
-    /// The interval (low, high) of y at each point, in the order of the points.
+    /// The interval (low, high) of y at each point, in the order of the points. An infinite end is
+    /// drawn to the edge of the panel; a curve's open upper end is marked there with arrowheads.
     pub band: Option<Vec<(f64, f64)>>,
     /// What is drawn at the points.
     pub mark: Mark,

@@ -109,23 +109,40 @@ pub fn loss_figure(
         Against::Time => Axis::linear("time", "s"),
     };
     let mut figure = Figure::new(title, x, Axis::linear("training loss", "nats"));
+    let curves: Vec<Curve> =
+        runs.iter().map(|run| Curve::of_loss(&run.trace.curve).smoothed()).collect();
+    let tallest = tallest(curves.iter().chain(predictions.iter().map(|(_, p)| &p.loss)));
     for (name, prediction) in predictions {
-        let band = prediction.low.iter().copied().zip(prediction.high.iter().copied()).collect();
+        let band = band(prediction, tallest);
         let points = points(&prediction.loss, against);
         figure
             .series
             .push(Series::new(*name, Source::Predicted, Mark::Line, points).with_band(band));
     }
-    for run in runs {
-        let curve = Curve::of_loss(&run.trace.curve).smoothed();
-        let points = points(&curve, against);
+    for (run, curve) in runs.iter().zip(&curves) {
+        let points = points(curve, against);
         figure.series.push(Series::new(run.name, run.kind.into(), Mark::Line, points));
     }
     if !predictions.is_empty() {
-        figure.notes.push("Bands: predicted 90 % interval.".to_owned());
+        figure.notes.push(
+            "Bands: predicted 90 % interval; arrowheads: it goes on above the panel.".to_owned(),
+        );
     }
     figure.notes.push("Losses are centred means of 7 evaluations.".to_owned());
     figure
+}
+
+/// The predicted 90 % interval of the loss at each evaluation, for a panel with curves as high as
+/// `tallest`: where the upper end is above all of them it goes on to the edge of the panel, since
+/// drawn in full it would leave no room for the curves.
+pub fn band(prediction: &Prediction, tallest: f64) -> Vec<(f64, f64)> {
+    let shown = |high: &f64| if *high <= tallest { *high } else { f64::INFINITY };
+    prediction.low.iter().copied().zip(prediction.high.iter().map(shown)).collect()
+}
+
+/// The largest value of curves, which no line is drawn above.
+pub fn tallest<'a>(curves: impl Iterator<Item = &'a Curve>) -> f64 {
+    curves.flat_map(|curve| &curve.values).copied().fold(0.0, f64::max)
 }
 
 fn points(curve: &Curve, against: Against) -> Vec<(f64, f64)> {

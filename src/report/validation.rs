@@ -1,6 +1,7 @@
 //! Tables and figures of a validation: all residuals, forecast against truth, the worst cases.
 
 use super::figure::{Axis, Figure, Mark, Series, Source};
+use super::runs::{band, tallest};
 use super::table::{Cell, LongTable, SummaryTable, TableError};
 use crate::predict::{Case, Crossing, Forecast, Happened, Score, Scoring};
 
@@ -204,13 +205,9 @@ pub fn case_figure(case: &Case) -> Figure {
     let points = |curve: &crate::predict::Curve| {
         curve.updates.iter().copied().zip(curve.values.iter().copied()).collect::<Vec<_>>()
     };
-    // An interval that is open above would leave no room for the curves.
-    let drawn = case.curves.iter().chain([&prediction.loss]).flat_map(|curve| &curve.values);
-    let top = drawn.copied().fold(0.0, f64::max);
-    let highs = prediction.high.iter().map(|high| high.min(top));
-    let band = prediction.low.iter().copied().zip(highs).collect();
     let predicted = Series::new("loss", Source::Predicted, Mark::Line, points(&prediction.loss));
-    figure.series.push(predicted.with_band(band));
+    let tallest = tallest(case.curves.iter().chain([&prediction.loss]));
+    figure.series.push(predicted.with_band(band(prediction, tallest)));
     for (number, curve) in case.curves.iter().enumerate() {
         let name = format!("run {}", number + 1);
         figure.series.push(Series::new(name, Source::Emulated, Mark::Line, points(curve)));

@@ -169,16 +169,17 @@ impl ProxyNetwork {
         sum.ln() + largest - of_label
     }
 
+    /// Adds the gradient of an example, times its weight; returns its loss.
     fn add_gradient(
         &self,
         at: Parameters<'_>,
         (example, weight): (u32, f32),
         Scratch { forward, dh }: &mut Scratch,
         sum: &mut Gradient,
-    ) {
+    ) -> f32 {
         let ProxyShape { features, hidden, classes } = self.data.shape;
         let w2 = &at.fc[..hidden * classes];
-        self.forward(at, example, forward);
+        let loss = self.forward(at, example, forward);
         let Forward { hidden: activations, probabilities } = forward;
         probabilities[usize::from(self.data.labels[example as usize])] -= 1.0;
         probabilities.iter_mut().for_each(|p| *p *= weight);
@@ -197,6 +198,7 @@ impl ProxyNetwork {
         for (x, row) in self.data.row(example).iter().zip(dw1.chunks_exact_mut(hidden)) {
             accumulate(row, *x, dh);
         }
+        loss
     }
 
     fn scratch(&self) -> Scratch {
@@ -308,30 +310,26 @@ impl Objective for ProxyNetwork {
         connections
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
     fn gradient(&mut self, at: Parameters<'_>, cycle: Cycle, share: Share) -> Gradient {
-        let layout = self.layout();
-        let mut sum = Gradient { conv: vec![0.0; layout.conv], fc: vec![0.0; layout.fc] };
-        let weight = (share.size as f32).recip();
-        let mut scratch = self.scratch();
-        for example in draw_examples(self.seed, cycle, share, self.data.n_examples()) {
-            self.add_gradient(at, (example, weight), &mut scratch, &mut sum);
-        }
-        sum
+        self.gradient_and_loss(at, cycle, share).0
     }
 
+    #[expect(clippy::cast_precision_loss, reason = "mini-batches have fewer than 2²⁴ examples")]
     fn gradient_and_loss(
         &mut self,
         at: Parameters<'_>,
         cycle: Cycle,
         share: Share,
     ) -> (Gradient, Option<f64>) {
-        let examples = draw_examples(self.seed, cycle, share, self.data.n_examples());
-        let mut forward = self.scratch().forward;
-        let losses = examples.iter().map(|own| f64::from(self.forward(at, *own, &mut forward)));
-        let total: f64 = losses.sum();
-        let loss = total / f64::from(share.size.max(1));
-        (self.gradient(at, cycle, share), Some(loss))
+        let layout = self.layout();
+        let mut sum = Gradient { conv: vec![0.0; layout.conv], fc: vec![0.0; layout.fc] };
+        let weight = (share.size as f32).recip();
+        let mut scratch = self.scratch();
+        let mut loss = 0.0;
+        for example in draw_examples(self.seed, cycle, share, self.data.n_examples()) {
+            loss += f64::from(self.add_gradient(at, (example, weight), &mut scratch, &mut sum));
+        }
+        (sum, Some(loss / f64::from(share.size.max(1))))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "256 examples")]

@@ -18,6 +18,10 @@ const MARKER: f64 = 3.5;
 const MARKER_EVERY: f64 = 90.0;
 const HATCH_EVERY: f64 = 5.0;
 const BAND: f64 = 0.18;
+/// Half the width of the mark of an interval that goes on above the panel,
+const ARROWHEAD: f64 = 3.0;
+/// and how far one stands from the next.
+const ARROWHEAD_EVERY: f64 = 24.0;
 /// Half the height of a span, where rows are 1 apart.
 const SPAN: f64 = 0.36;
 
@@ -154,6 +158,24 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
         // Edges keep overlapping bands apart where there is no colour.
         for edge in [low, high] {
             self.canvas.stroke(&edge, Ink::tint(colour, 0.45), 0.5)?;
+        }
+        self.open_ends(stretch, colour)
+    }
+
+    /// Arrowheads at the top of the panel, wherever intervals go on above it.
+    fn open_ends(&self, stretch: &[Sample], colour: Colour) -> Painted {
+        let is_open =
+            |sample: &&Sample| sample.interval.is_some_and(|(_, high)| high.is_infinite());
+        let top = self.panel.frame.top;
+        let mut last = f64::NEG_INFINITY;
+        for x in stretch.iter().filter(is_open).map(|sample| self.column(sample.x)) {
+            if x - last < ARROWHEAD_EVERY {
+                continue;
+            }
+            last = x;
+            let foot = top + 1.5 * ARROWHEAD;
+            let head = [(x - ARROWHEAD, foot), (x, top), (x + ARROWHEAD, foot)];
+            self.canvas.fill(&head, Ink::opaque(colour))?;
         }
         Ok(())
     }
