@@ -67,6 +67,18 @@ impl Curve {
         })
     }
 
+    /// Seconds at a number of updates, interpolated between evaluations; those of the nearest end
+    /// beyond them.
+    pub fn time_at(&self, updates: f64) -> f64 {
+        let after = self.updates.partition_point(|at| *at < updates);
+        let last = self.updates.len().saturating_sub(1);
+        let (from, to) = (after.saturating_sub(1), after.min(last));
+        let Some(span) = self.updates.get(to).zip(self.updates.get(from)) else { return f64::NAN };
+        let (width, beyond) = (span.0 - span.1, updates - span.1);
+        let share = if width > 0.0 { (beyond / width).clamp(0.0, 1.0) } else { 0.0 };
+        self.times_s[from] + share * (self.times_s[to] - self.times_s[from])
+    }
+
     /// Whether the curve ends above where it began: the definition of an unstable run in SE.md,
     /// section 1.1.
     pub fn ends_above_its_start(&self) -> bool {

@@ -90,6 +90,10 @@ pub struct ProxyEnsemble {
     /// By what the standard deviation of a prediction is multiplied, so that its 90 % interval
     /// covers 90 % of every calibration run when the others alone are fitted; at least 1.
     pub inflation: f64,
+    /// Root mean square of ln(predicted / measured) in the runs of each setting of μ and η when those
+    /// of the others alone are fitted; absent for fewer than two settings.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub held_back_error: Option<f64>,
     /// What calibration tells of each parameter.
     pub identifiability: Identifiability,
 }
@@ -198,7 +202,39 @@ pub fn fit(
         simulate(setup, &usable, &coarse.neighbourhood(), setup.seeds.len())?,
         &observed,
     );
-    fine.ensemble(usable.len())
+    let held_back_error = coarse.held_back_error(&by_setting(&usable));
+    Ok(ProxyEnsemble { held_back_error, ..fine.ensemble(usable.len())? })
+}
+
+/// The places of the runs of each setting of μ and η, seeds together.
+pub(super) fn by_setting(runs: &[Observation]) -> Vec<Vec<usize>> {
+    let mut settings: Vec<Vec<usize>> = Vec::new();
+    for (place, run) in runs.iter().enumerate() {
+        match settings.iter_mut().find(|places| runs[places[0]].rule == run.rule) {
+            Some(places) => places.push(place),
+            None => settings.push(vec![place]),
+        }
+    }
+    settings
+}
+
+/// Root of the mean, over settings, of the mean square of ln(predicted / measured) in the runs of
+/// each when those of the others alone are known. `None` for fewer than two settings, or where the
+/// others alone explain nothing.
+#[expect(clippy::cast_precision_loss, reason = "a few thousand evaluations")]
+pub(super) fn held_back_error(
+    settings: &[Vec<usize>],
+    ln_errors: impl Fn(&[usize]) -> Option<Vec<f64>> + Sync,
+) -> Option<f64> {
+    let of = |held_back: &Vec<usize>| {
+        let errors = ln_errors(held_back)?;
+        Some(errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64)
+    };
+    if settings.len() < 2 {
+        return None;
+    }
+    let squares: Option<Vec<f64>> = settings.par_iter().map(of).collect();
+    squares.map(|squares| (squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
 }
 
 /// The runs that are long enough and tell of learning.
@@ -306,11 +342,11 @@ impl<'a> Posterior<'a> {
         Posterior { simulated, observed }
     }
 
-    /// The settings that explain the runs but one, by falling weight, and the number of
+    /// The settings that explain all runs but some, by falling weight, and the number of
     /// independent observations.
-    fn explained(&self, left_out: Option<usize>) -> (Vec<Explained<'_>>, f64) {
+    fn explained(&self, left_out: &[usize]) -> (Vec<Explained<'_>>, f64) {
         // The first point of a run is the common start; it is kept, as the start must fit too.
-        let kept = || (0..self.observed.len()).filter(|run| Some(*run) != left_out);
+        let kept = || (0..self.observed.len()).filter(|run| !left_out.contains(run));
         let mut all: Vec<Explained<'_>> = self
             .simulated
             .iter()
@@ -345,7 +381,7 @@ impl<'a> Posterior<'a> {
 
     /// Settings that are nearly as good as the best, and those beside them.
     fn neighbourhood(&self) -> Vec<Trial> {
-        let (all, _) = self.explained(None);
+        let (all, _) = self.explained(&[]);
         let best = all.first().map_or(1.0, |best| best.weight);
         let near = all.iter().filter(|one| one.weight >= LEAST_RELATIVE_WEIGHT * best);
         let mut trials: Vec<Trial> = Vec::new();
@@ -364,7 +400,7 @@ impl<'a> Posterior<'a> {
     }
 
     fn ensemble(&self, n_runs: usize) -> Result<ProxyEnsemble, FitError> {
-        let (all, independent) = self.explained(None);
+        let (all, independent) = self.explained(&[]);
         let best = all.first().ok_or(FitError::NotExplained { runs: n_runs })?;
         let mut sorted: Vec<&Explained<'_>> = all.iter().collect();
         sorted.sort_by(|a, b| {
@@ -383,6 +419,7 @@ impl<'a> Posterior<'a> {
             residual_sd: best.line.residual_sd,
             seen_loss: self.observed.iter().flatten().copied().fold(0.0, f64::max),
             inflation: self.inflation(),
+            held_back_error: None,
             identifiability,
         })
     }
@@ -444,6 +481,24 @@ impl<'a> Posterior<'a> {
         (least > 0.0).then(|| (most / least).sqrt())
     }
 
+    /// See [`ProxyEnsemble::held_back_error`].
+    fn held_back_error(&self, settings: &[Vec<usize>]) -> Option<f64> {
+        held_back_error(settings, |held_back| {
+            let (all, _) = self.explained(held_back);
+            all.first()?;
+            let predicted = |run: usize, at: usize| -> f64 {
+                all.iter()
+                    .map(|one| one.weight * one.predicts(one.simulated.means[run][at]).ln())
+                    .sum()
+            };
+            let of_run = |run: &usize| {
+                let observed = self.observed[*run].iter().enumerate();
+                observed.map(|(at, l)| predicted(*run, at) - l.ln()).collect::<Vec<_>>()
+            };
+            Some(held_back.iter().flat_map(of_run).collect())
+        })
+    }
+
     /// Every run is predicted from the others; see [`ProxyEnsemble::inflation`].
     fn inflation(&self) -> f64 {
         let n_runs = self.observed.len();
@@ -458,7 +513,7 @@ impl<'a> Posterior<'a> {
     /// |ln(measured / predicted)| over the predicted standard deviation, for a run of which the
     /// fit knows nothing.
     fn deviations_of_left_out(&self, run: usize) -> Vec<f64> {
-        let (all, _) = self.explained(Some(run));
+        let (all, _) = self.explained(&[run]);
         let Some(best) = all.first() else { return Vec::new() };
         let residual_sd = best.line.residual_sd;
         let of = |at: usize, observed: f64| {

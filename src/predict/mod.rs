@@ -14,7 +14,8 @@
 //! The *noisy quadratic* has exact second moments, see [`QuadraticPredictor`]: a thousand times
 //! cheaper, and less able to rank.
 //!
-//! [`Predictor`] is the middle between both, and takes what they are apart for their error.
+//! [`Predictor`] lies between both, nearer to the one that foretells calibration runs which were held
+//! back from its fit better, and takes what they are apart for their error.
 
 mod calibration;
 mod combined;

@@ -147,9 +147,19 @@ impl Prediction {
         }
     }
 
-    /// Where the predicted curve reaches a loss, if it does.
+    /// By when half of what may happen has reached a loss: the median over the draws of where each
+    /// first does. `None` where more than half of them never do.
+    ///
+    /// A real run has reached a loss as soon as it falls to it once. The median curve falls to it
+    /// later: near the limit of stability, where every draw has spikes of its own, half of them may
+    /// be amid one at any update though each is below the loss between them.
     pub fn reaches(&self, loss: f64) -> Option<Crossing> {
-        self.loss.falls_to(loss)
+        let crossings =
+            self.draws.iter().filter_map(|draw| Some((draw.curve.falls_to(loss)?, draw.weight)));
+        let median = arrival(&mut crossings.collect::<Vec<_>>(), 0.5)?;
+        // The clock of one draw is that of one seed.
+        let time_s = self.loss.time_at(median.updates);
+        Some(Crossing { time_s, ..median })
     }
 
     /// Earliest and latest crossing at 90 %; `None` as latest where more than 5 % of what may
@@ -166,15 +176,7 @@ impl Prediction {
                 }
             }
         }
-        crossings.sort_by(|a, b| a.0.updates.total_cmp(&b.0.updates));
-        let at = |share: f64| {
-            let mut below = 0.0;
-            crossings.iter().find_map(|(crossing, weight)| {
-                below += weight;
-                (below >= share - ROUNDING).then_some(*crossing)
-            })
-        };
-        (at(0.05), at(0.95))
+        (arrival(&mut crossings, UNLIKELY), arrival(&mut crossings, 1.0 - UNLIKELY))
     }
 
     /// Probability that a real run reaches a loss within the budget: over the draws, that its
@@ -194,6 +196,16 @@ impl Prediction {
     pub fn implicit_momentum(&self, explicit_momentum: f64) -> StalenessMomentum {
         StalenessMomentum::of(self.staleness.mean, self.staleness.sd, explicit_momentum)
     }
+}
+
+/// The first crossing by which this share of what may happen has arrived, if it ever does.
+fn arrival(crossings: &mut [(Crossing, f64)], share: f64) -> Option<Crossing> {
+    crossings.sort_by(|a, b| a.0.updates.total_cmp(&b.0.updates));
+    let mut arrived = 0.0;
+    crossings.iter().find_map(|(crossing, weight)| {
+        arrived += weight;
+        (arrived >= share - ROUNDING).then_some(*crossing)
+    })
 }
 
 /// At each evaluation the value at which half of the weight is reached.
@@ -248,4 +260,74 @@ pub(super) fn normal(z: f64) -> f64 {
     let sum = TERMS.iter().rev().fold(0.0, |sum, term| (sum + term) * t);
     let error = 1.0 - sum * (-x * x).exp();
     0.5 * (1.0 + error.copysign(z))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prediction(losses: Vec<Vec<f64>>, level_sd: f64) -> Prediction {
+        let n_draws = losses.len();
+        let draw = |values: Vec<f64>| {
+            let updates: Vec<f64> =
+                (0_u32..).take(values.len()).map(|i| f64::from(5 * i)).collect();
+            let times_s = updates.iter().map(|update| 0.1 * update).collect();
+            #[expect(clippy::cast_precision_loss, reason = "a handful of draws")]
+            let weight = 1.0 / n_draws as f64;
+            Draw { weight, curve: Curve { updates, times_s, values } }
+        };
+        let draws: Vec<Draw> = losses.into_iter().map(draw).collect();
+        Prediction {
+            loss: median_curve(&draws),
+            low: Vec::new(),
+            high: Vec::new(),
+            draws,
+            level_sd,
+            validation_loss: None,
+            accuracy: None,
+            stability: None,
+            time_per_update_s: None,
+            cycle_time_s: None,
+            staleness: StalenessSummary::default(),
+        }
+    }
+
+    #[test]
+    fn spikes_that_take_turns_do_not_hide_that_every_draw_has_arrived() {
+        // Two of three draws are always amid a spike, so the median curve never falls.
+        let spiked = |phase: u32| (0..9).map(|i| if i % 3 == phase { 0.5 } else { 2.0 }).collect();
+        let prediction = prediction(vec![spiked(0), spiked(1), spiked(2)], 0.0);
+        assert_eq!(prediction.loss.falls_to(0.6), None);
+        let reached = prediction.reaches(0.6).expect("all draws fall to it");
+        assert!((0.0..=5.0).contains(&reached.updates), "{reached:?}");
+        assert!((reached.time_s - 0.1 * reached.updates).abs() < 1e-12, "{reached:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn half_of_the_draws_arrive_by_the_evaluation_at_which_the_median_curve_has(
+            losses in (2_usize..12).prop_flat_map(|n| {
+                prop::collection::vec(prop::collection::vec(0.1_f64..3.0, n), 1..14)
+            }),
+            target in 0.1_f64..3.0,
+            level_sd in 0.0_f64..0.5,
+        ) {
+            let prediction = prediction(losses, level_sd);
+            let reached = prediction.reaches(target);
+            if let Some(at) = prediction.loss.values.iter().position(|loss| *loss <= target) {
+                let updates = reached.expect("half of the draws are there").updates;
+                prop_assert!(updates <= prediction.loss.updates[at], "{updates} {at}");
+            }
+            // What is foretold lies in its own interval.
+            let (earliest, latest) = prediction.reaches_between(target);
+            if let Some(reached) = reached {
+                prop_assert!(earliest.is_some_and(|e| e.updates <= reached.updates));
+                prop_assert!(latest.is_none_or(|l| reached.updates <= l.updates));
+            } else {
+                prop_assert_eq!(latest, None);
+            }
+        }
+    }
 }

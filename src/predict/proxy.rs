@@ -284,7 +284,7 @@ pub(super) fn mean_curve(curves: &[Curve]) -> Curve {
 }
 
 /// The scenario of a calibration run: one machine, one group.
-fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
+pub(super) fn synchronous_scenario(run: &Observation, mini_batch: u32) -> Scenario {
     let evaluations = &run.loss.updates;
     #[expect(
         clippy::cast_possible_truncation,

@@ -60,6 +60,7 @@ fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> Prox
         residual_sd: 0.05,
         seen_loss: 1.5,
         inflation: 1.0,
+        held_back_error: None,
         identifiability: Identifiability {
             learning_rate_scale: [learning_rate_scale; 2],
             loss_slope: [loss_slope; 2],
@@ -157,6 +158,7 @@ fn known_quadratic() -> QuadraticPredictor {
         start_loss: 1.0,
         score: 0.0,
         residual_sd: 0.05,
+        held_back_error: None,
     };
     QuadraticPredictor::new(fit, 0.8, Qualities::default())
 }
@@ -235,6 +237,33 @@ fn the_predictor_lies_between_proxy_and_quadratic_and_its_interval_holds_all_thr
         assert!(between.contains(&combined.loss.values[place]), "{one} {other}");
         assert!(low <= one.min(other) && one.max(other) <= high, "{low} {one} {other} {high}");
     }
+}
+
+#[test]
+fn the_predictor_leans_on_the_model_that_foretold_what_was_held_back_from_it() {
+    let at = scenario(4, rule(0.03, 0.3));
+    let of = |proxy_error: f64, quadratic_error: f64| {
+        let mut known = known(1.6, 1.9, -1.0);
+        known.held_back_error = Some(proxy_error);
+        let quadratic = known_quadratic();
+        let fit = QuadraticFit { held_back_error: Some(quadratic_error), ..*quadratic.fit() };
+        let quadratic = QuadraticPredictor::new(fit, 0.8, Qualities::default());
+        Predictor::new(ProxyPredictor::new(setup(&[1, 2]), known), quadratic)
+    };
+    assert!((of(0.1, 0.2).proxy_share() - 0.8).abs() < 1e-12, "as the inverse squares, 100 to 25");
+    let distances = |predictor: &Predictor| {
+        let Predictions { combined, proxy, quadratic } =
+            predictor.predictions(&at).expect("possible");
+        let apart = |other: &Prediction| {
+            let pairs = combined.loss.values.iter().zip(&other.loss.values);
+            pairs.map(|(one, other)| (one / other).ln().abs()).sum::<f64>()
+        };
+        (apart(&proxy), apart(&quadratic))
+    };
+    let (near, far) = distances(&of(0.01, 1.0));
+    assert!(near < 0.01 * far, "the proxy alone: {near} {far}");
+    let (far, near) = distances(&of(1.0, 0.01));
+    assert!(near < 0.01 * far, "the quadratic alone: {far} {near}");
 }
 
 #[test]

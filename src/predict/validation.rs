@@ -2,7 +2,7 @@
 //!
 //! | forecaster | says of a configuration (g, μ, η) |
 //! |---|---|
-//! | predictor | the middle between the next two, see [`super::Predictor`] |
+//! | predictor | a mean of the next two, see [`super::Predictor`] |
 //! | proxy network | what the fitted proxy does under the same service times |
 //! | noisy quadratic | what the fitted quadratic is expected to do |
 //! | trivial | the true curve of g = 1 at the same μ and η |
@@ -42,6 +42,11 @@ impl Forecast {
             crossings: targets.iter().map(|target| curve.falls_to(*target)).collect(),
             final_loss: curve.values.last().copied().unwrap_or(f64::NAN),
         }
+    }
+
+    fn of_prediction(prediction: &Prediction, targets: &[f64]) -> Self {
+        let crossings = targets.iter().map(|target| prediction.reaches(*target)).collect();
+        Forecast { crossings, ..Forecast::of(&prediction.loss, &[]) }
     }
 
     /// The same updates at another pace.
@@ -231,7 +236,7 @@ fn case(
     let Predictions { combined: prediction, proxy, quadratic } = predictions;
     let curves: Vec<Curve> = truth.runs.iter().map(|run| run.loss.smoothed()).collect();
     let runs: Vec<Forecast> = curves.iter().map(|curve| Forecast::of(curve, targets)).collect();
-    let predictor = Forecast::of(&prediction.loss, targets);
+    let predictor = Forecast::of_prediction(&prediction, targets);
     let pace = prediction.time_per_update_s.unwrap_or(f64::NAN);
     let g = NonZeroU32::new(groups).unwrap_or(NonZeroU32::MIN);
     let limit = largest_stable_step(stability_law(&scenario.timing), g, explicit_momentum)?;
@@ -241,8 +246,8 @@ fn case(
         configuration: truth.configuration,
         truth: together(&all, targets.len()),
         is_unstable: Happened::from(2 * ends_above > curves.len()),
-        proxy: Forecast::of(&proxy.loss, targets),
-        quadratic: Forecast::of(&quadratic.loss, targets),
+        proxy: Forecast::of_prediction(&proxy, targets),
+        quadratic: Forecast::of_prediction(&quadratic, targets),
         qualities: QualityErrors::of(&truth.runs, &prediction),
         late_share: truth.runs.iter().filter_map(|run| run.late_share).reduce(f64::max),
         trivial: predictor.clone(),
