@@ -1,6 +1,7 @@
 //! The verb `reproduce`: an experiment's runs, what they show, and whether it was expected.
 
 mod call;
+mod estimate;
 mod overview;
 mod publish;
 mod runner;

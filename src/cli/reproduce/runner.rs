@@ -13,6 +13,7 @@ use super::super::failure::Failure;
 use super::super::progress::{Remarks, Silent, is_interrupted, remark};
 use super::super::runs;
 use super::call;
+use super::estimate::{Estimate, Use};
 use crate::config::{
     self, Expectation, ExpectedRuns, Experiment, Loaded, ObjectiveChoice, Overrides, RunVerb,
 };
@@ -225,18 +226,16 @@ pub struct Runner<'a> {
 }
 
 struct Progress {
-    n_runs: usize,
-    n_done: usize,
-    /// Weight of the runs that are still to be made, and of those made since the beginning.
-    left: f64,
-    made: f64,
+    estimate: Estimate,
     remarked_s: f64,
 }
 
 impl Work {
-    /// Whether it needs the machine for itself.
-    fn is_timed(&self) -> bool {
-        matches!(self, Work::Run { verb: RunVerb::Train, .. } | Work::Call { .. })
+    fn of_machine(&self) -> Use {
+        match self {
+            Work::Run { verb: RunVerb::Train, .. } | Work::Call { .. } => Use::Alone,
+            Work::Run { .. } => Use::Shared,
+        }
     }
 }
 
@@ -248,21 +247,19 @@ impl<'a> Runner<'a> {
         planned: impl Iterator<Item = &'p Planned>,
     ) -> Result<Self, Failure> {
         let mut seen = std::collections::BTreeSet::new();
-        let (mut left, mut n_runs) = (0.0, 0);
+        let mut estimate = Estimate::new(output.n_threads());
         for run in planned.filter(|run| seen.insert(run.identity.clone())) {
             if kept(folder, run)?.is_none() {
-                left += run.weight;
-                n_runs += 1;
+                estimate.expect(run.work.of_machine(), run.weight);
             }
         }
-        let progress = Progress { n_runs, n_done: 0, left, made: 0.0, remarked_s: 0.0 };
         Ok(Runner {
             folder,
             threads: output.n_threads(),
             remarks: output.remarks(),
             watch: Stopwatch::start(),
             labs: Mutex::default(),
-            progress: Mutex::new(progress),
+            progress: Mutex::new(Progress { estimate, remarked_s: 0.0 }),
         })
     }
 
@@ -272,7 +269,8 @@ impl<'a> Runner<'a> {
         let mut run_seconds = 0.0;
         let mut missing = None;
         let numbered = planned.iter().enumerate();
-        let (timed, others): (Vec<_>, Vec<_>) = numbered.partition(|(_, run)| run.work.is_timed());
+        let (timed, others): (Vec<_>, Vec<_>) =
+            numbered.partition(|(_, run)| run.work.of_machine() == Use::Alone);
         // Runs on the wall clock must have the machine to themselves.
         let one = |(at, run): &(usize, &Planned)| (*at, self.one(run));
         let together = in_parallel(self.threads, &others, one).into_iter();
@@ -306,7 +304,7 @@ impl<'a> Runner<'a> {
         let elapsed_s = watch.elapsed().as_secs_f64();
         let kept = Kept { identity: run.identity.clone(), elapsed_s, observation, executed };
         self.folder.write_json(&file_of(run), &kept).map_err(Failure::from)?;
-        self.advance(run.weight);
+        self.advance(run);
         Ok(kept)
     }
 
@@ -425,26 +423,17 @@ impl<'a> Runner<'a> {
         Ok(lab)
     }
 
-    fn advance(&self, weight: f64) {
+    fn advance(&self, run: &Planned) {
         let mut progress = self.progress.lock().expect("no thread panics while it counts");
-        progress.n_done += 1;
-        progress.made += weight;
-        progress.left -= weight;
         let elapsed = self.watch.elapsed().as_secs_f64();
+        progress.estimate.ended(run.work.of_machine(), run.weight, elapsed);
         if elapsed - progress.remarked_s < REMARK_EVERY_S {
             return;
         }
         progress.remarked_s = elapsed;
-        let left_s = elapsed * (progress.left / progress.made).max(0.0);
-        let text = format!(
-            "{} of {} runs after {}, about {} left",
-            progress.n_done,
-            progress.n_runs,
-            span(elapsed),
-            span(left_s)
-        );
+        let line = progress.estimate.line();
         drop(progress);
-        remark(self.remarks, &text);
+        remark(self.remarks, &line);
     }
 }
 
@@ -458,10 +447,6 @@ impl From<Failure> for Stopped {
     fn from(failure: Failure) -> Self {
         Stopped::Failed(failure)
     }
-}
-
-fn span(seconds: f64) -> String {
-    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
 }
 
 /// Keys that do not change data, network or start.

@@ -1,7 +1,7 @@
 //! Merged against replicated FC layers: time per update, updates to target, best momentum.
 
 use super::cells::{Cells, same};
-use super::statistical_penalty::per_groups;
+use super::statistical_penalty::{BANDS, per_groups};
 use super::{Finding, Part, spread};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 
@@ -95,8 +95,6 @@ fn updates_panel(part: &Part<'_>, finding: &mut Finding) -> Figure {
         let penalty = alone.map(|alone| cell.updates() / alone.updates());
         finding.put(format!("P_SE merged, {}, g = {}", part.name, cell.groups), penalty);
     }
-    figure.notes.push(
-        "Bands: least and most of the seeds. A target that is not reached is left out.".to_owned(),
-    );
+    figure.notes.push(BANDS.to_owned());
     figure
 }

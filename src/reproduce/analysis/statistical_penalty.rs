@@ -4,6 +4,10 @@ use super::cells::{Cell, Cells};
 use super::{Finding, Part};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 
+/// The note below every figure of updates to a target.
+pub const BANDS: &str =
+    "Bands: least and most of the seeds. A target that is not reached is left out.";
+
 pub fn find(parts: &[Part<'_>]) -> Finding {
     let mut finding = Finding::default();
     let x = || Axis::log("groups", "");
@@ -33,10 +37,7 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
         finding.remarks.extend(never(part.name, &best));
     }
     for figure in [&mut updates, &mut penalty, &mut untuned] {
-        figure.notes.push(
-            "Bands: least and most of the seeds. A target that is not reached is left out."
-                .to_owned(),
-        );
+        figure.notes.push(BANDS.to_owned());
     }
     finding.pictures.push(("statistical-penalty", vec![updates, penalty, untuned]));
     finding

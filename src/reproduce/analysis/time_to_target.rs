@@ -1,21 +1,21 @@
 //! Total time against the number of groups: time per update of a cluster times updates to target.
 
-use super::cells::Cells;
-use super::statistical_penalty::per_groups;
+use super::cells::{Cell, Cells};
+use super::statistical_penalty::{BANDS, per_groups};
 use super::{Finding, Part, spread};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 
-/// What is learned: its name, where its FC layers live, and updates to the target by groups.
+/// What is learned: its name, where its FC layers live, and the best configuration by groups.
 struct Learned<'a> {
     network: &'a str,
     fc: &'a str,
-    updates: Vec<(u32, f64)>,
+    best: Vec<Cell>,
 }
 
 impl<'a> Learned<'a> {
     fn of(part: &'a Part<'a>) -> Self {
         let fc = part.runs.first().map_or("", |run| run.fc.as_str());
-        Learned { network: part.name, fc, updates: updates(part) }
+        Learned { network: part.name, fc, best: per_groups(part, &Cells::of(part)) }
     }
 }
 
@@ -34,11 +34,6 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
     finding
 }
 
-fn updates(part: &Part<'_>) -> Vec<(u32, f64)> {
-    let best = per_groups(part, &Cells::of(part));
-    best.iter().map(|cell| (cell.groups, cell.updates())).collect()
-}
-
 fn panel(cluster: &Part<'_>, learning: &[Learned<'_>], finding: &mut Finding) -> Figure {
     let mut figure = Figure::new(
         cluster.name.to_owned(),
@@ -55,13 +50,21 @@ fn panel(cluster: &Part<'_>, learning: &[Learned<'_>], finding: &mut Finding) ->
         let name = format!("time per update (s), {fc} FC, {}, g = {groups}", cluster.name);
         finding.put(name, time_per_update(groups, fc));
     }
-    for Learned { network, fc, updates } in learning {
-        let time = |(groups, updates): &(u32, f64)| {
-            Some((*groups, updates * time_per_update(*groups, fc)?))
-        };
-        let total: Vec<(u32, f64)> = updates.iter().filter_map(time).collect();
+    for Learned { network, fc, best } in learning {
+        let timed: Vec<(&Cell, f64)> = best
+            .iter()
+            .filter_map(|cell| Some((cell, time_per_update(cell.groups, fc)?)))
+            .collect();
+        let total: Vec<(u32, f64)> =
+            timed.iter().map(|(cell, time)| (cell.groups, cell.updates() * time)).collect();
         let points = total.iter().map(|(g, time)| (f64::from(*g), *time)).collect();
-        figure.series.push(Series::new(*network, Source::Emulated, Mark::LineAndPoints, points));
+        let band = |(cell, time): &(&Cell, f64)| {
+            let (least, most) = cell.range();
+            (least * time, most * time)
+        };
+        let bands = timed.iter().map(band).collect();
+        let series = Series::new(*network, Source::Emulated, Mark::LineAndPoints, points);
+        figure.series.push(series.with_band(bands));
         let best = total.iter().min_by(|one, other| one.1.total_cmp(&other.1));
         let of = |what: &str| format!("{what}, {}, {network}", cluster.name);
         finding.put(of("best g"), best.map(|(g, _)| f64::from(*g)));
@@ -72,5 +75,6 @@ fn panel(cluster: &Part<'_>, learning: &[Learned<'_>], finding: &mut Finding) ->
         finding.put(of("sync over best"), over(sync));
         finding.put(of("async over best"), over(all_alone));
     }
+    figure.notes.push(BANDS.to_owned());
     figure
 }
