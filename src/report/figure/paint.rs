@@ -200,13 +200,17 @@ impl<DB: DrawingBackend> Plot<'_, '_, DB> {
         Ok(())
     }
 
-    /// Blocks that touch where one span follows another.
+    /// Blocks with a thin gap before each that is wide enough, so that two cycles on end are two.
     fn spans(&self) -> Painted {
         for strand in self.strands().filter(|strand| strand.mark == Mark::Spans) {
             for pair in strand.runs.iter().flat_map(|run| run.chunks_exact(2)) {
                 let (left, right) = (self.column(pair[0].x), self.column(pair[1].x));
                 let (top, bottom) = (self.row(pair[0].y + SPAN), self.row(pair[0].y - SPAN));
                 paint_bar((left, top), (right, bottom), strand.look, self.canvas)?;
+                if right - left > 4.0 {
+                    let gap = [(left, top), (left, bottom)];
+                    self.canvas.stroke(&gap, Ink::opaque(PAPER), 1.6)?;
+                }
             }
         }
         Ok(())

@@ -4,8 +4,10 @@ use super::{Finding, Part, spread};
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 use crate::reproduce::Observation;
 
-/// The practices by the key under which a search reports its speed-up over them.
-const PRACTICES: [(&str, &str); 2] = [("sync", "sync only"), ("async", "async only")];
+/// The practices by the key under which a search reports its speed-up over them, and how far
+/// beside its setting a picture shows each.
+const PRACTICES: [(&str, &str, f64); 2] =
+    [("sync", "sync only", -0.1), ("async", "async only", 0.1)];
 
 /// Numbers of a search that are told as they are, the mean over seeds.
 const NUMBERS: [(&str, &str); 3] = [
@@ -16,12 +18,12 @@ const NUMBERS: [(&str, &str); 3] = [
 
 pub fn find(parts: &[Part<'_>]) -> Finding {
     let mut finding = Finding::default();
-    let mut bars: [Vec<(f64, f64)>; 2] = Default::default();
+    let mut means: [Vec<(f64, f64)>; 2] = Default::default();
     let mut bands: [Vec<(f64, f64)>; 2] = Default::default();
     for (place, part) in (0_u32..).zip(parts) {
-        for (at, (key, practice)) in PRACTICES.iter().enumerate() {
+        for (at, (key, practice, aside)) in PRACTICES.iter().enumerate() {
             let mean = speed_ups(part, key, practice, &mut finding);
-            bars[at].extend(mean.map(|(mean, _)| (f64::from(place), mean)));
+            means[at].extend(mean.map(|(mean, _)| (f64::from(place) + aside, mean)));
             bands[at].extend(mean.map(|(_, band)| band));
         }
         for (key, name) in NUMBERS {
@@ -33,14 +35,14 @@ pub fn find(parts: &[Part<'_>]) -> Finding {
     let mut figure = Figure::new(
         "the optimizer's choice over fixed practices",
         Axis::of_names(names),
-        Axis::linear("speed-up in time to target", "×"),
+        Axis::log("speed-up in time to target", "×"),
     );
     let source = source(parts);
-    for ((_, practice), (points, bands)) in PRACTICES.iter().zip(bars.into_iter().zip(bands)) {
-        let series = Series::new(format!("over {practice}"), source, Mark::Bars, points);
+    for ((_, practice, _), (points, bands)) in PRACTICES.iter().zip(means.into_iter().zip(bands)) {
+        let series = Series::new(format!("over {practice}"), source, Mark::Points, points);
         figure.series.push(series.with_band(bands));
     }
-    figure.notes.push("Geometric mean, least and most of the seeds.".to_owned());
+    figure.notes.push("Geometric mean; bars: least and most of the seeds.".to_owned());
     finding.pictures.push(("speed-up", vec![figure]));
     let curves: Vec<Figure> = parts.iter().filter_map(curves).collect();
     if !curves.is_empty() {
@@ -119,7 +121,7 @@ fn curves(part: &Part<'_>) -> Option<Figure> {
         figure.series.push(Series::new(name, run.kind.into(), Mark::Line, curve.collect()));
     };
     draw("the choice", of_seed().find(is_chosen));
-    for (_, practice) in PRACTICES {
+    for (_, practice, _) in PRACTICES {
         draw(practice, of_seed().find(|run| run.run == practice));
     }
     figure.notes.push("Runs end at the target, or when they cannot win any more.".to_owned());
