@@ -179,7 +179,9 @@ impl<'a> Staged<'a> {
     where
         'a: 'b,
     {
-        if let (Some(places), ..=MOST_DIRECT_PANELS) = (&panel.places, row_panels) {
+        if let (true, Some(places), ..=MOST_DIRECT_PANELS) =
+            (engine.reads_stages(), &panel.places, row_panels)
+        {
             let Self { stage, offsets, depths } = self;
             return Right::Staged { stage, offsets, first_depth: depths.start, places };
         }

@@ -41,6 +41,13 @@ impl Chunks {
         Self { blocks, chunks, items, flops_per_unit: shape.flops() / (blocks * chunks) as u64 }
     }
 
+    /// The same, but with so many items in each chunk, if there are as many.
+    pub fn of_at_least(self, items: usize) -> Self {
+        let chunks = self.chunks.min(self.items / items).max(1);
+        let flops_per_unit = self.flops_per_unit * self.chunks as u64 / chunks as u64;
+        Self { chunks, flops_per_unit, ..self }
+    }
+
     /// Pieces of work that may run at the same time.
     pub fn units(&self) -> usize {
         self.blocks * self.chunks
@@ -124,6 +131,7 @@ pub(super) struct ChannelBlocks {
     lanes: usize,
     /// Blocks per group.
     pub count: usize,
+    least_images: usize,
 }
 
 /// Some channels of a group.
@@ -139,7 +147,7 @@ impl ChannelBlocks {
     pub fn new(engine: Engine, shape: &ConvolutionShape, wanted: usize) -> Self {
         let (channels, lanes) = (shape.group_channels(), engine.lanes());
         let count = wanted.clamp(1, channels.div_ceil(lanes));
-        Self { groups: shape.sizes().groups, channels, lanes, count }
+        Self { groups: shape.sizes().groups, channels, lanes, count, least_images: 1 }
     }
 
     /// Channels of a block, counted within the group.
@@ -153,6 +161,19 @@ impl ChannelBlocks {
         ChannelBlock { group, index, channels: self.channels(index) }
     }
 
+    /// The same in blocks of as many pairs of vectors, or fewer, if there is more than one.
+    pub fn of_whole_panels(self) -> Self {
+        let vectors = self.channels.div_ceil(self.lanes);
+        let panels = (vectors / self.count / 2).max(1);
+        let count = if self.count > 1 { vectors.div_ceil(2 * panels) } else { 1 };
+        Self { count, ..self }
+    }
+
+    /// The same, summed over at least so many images in one go, if there are as many.
+    pub fn over_at_least(self, images: usize) -> Self {
+        Self { least_images: images, ..self }
+    }
+
     /// Sums over the images; `work` overwrites one block's sum over a range of them.
     pub fn sum(
         &self,
@@ -163,6 +184,7 @@ impl ChannelBlocks {
         let group_len = shape.group_filters() * shape.depth();
         let channel_len = shape.group_filters() * shape.kernel_pixels();
         let chunks = Chunks::new(shape, self.groups * self.count, shape.sizes().batch);
+        let chunks = chunks.of_at_least(self.least_images);
         let bounds = |unit: usize| {
             unit / self.count * group_len + self.channels(unit % self.count).start * channel_len
         };

@@ -16,6 +16,8 @@ pub(super) struct Window {
     pub width: usize,
     pub kernel_height: usize,
     pub kernel_width: usize,
+    /// Rows of the plane from one row of the kernel to the next.
+    pub kernel_step: usize,
     pub stride: usize,
     /// Zeros above and to the left of a plane; those behind follow from the positions.
     pub padding_height: usize,
@@ -28,7 +30,7 @@ pub(super) struct Window {
 impl Window {
     /// Rows of the padded plane that some window touches.
     fn staged_rows(&self) -> usize {
-        (self.rows - 1) * self.stride + self.kernel_height
+        (self.rows - 1) * self.stride + (self.kernel_height - 1) * self.kernel_step + 1
     }
 
     /// Columns of the padded plane that some window touches.
@@ -59,6 +61,7 @@ impl ConvolutionShape {
             width: sizes.width,
             kernel_height: sizes.kernel_height,
             kernel_width: sizes.kernel_width,
+            kernel_step: 1,
             stride: sizes.stride,
             padding_height: sizes.padding,
             padding_width: sizes.padding,
@@ -108,7 +111,7 @@ impl Planar {
     pub fn tap(&self, plane: usize, y: usize, x: usize) -> usize {
         let stride = self.window.stride;
         let column = (x % stride) * self.phase_pitch + x / stride;
-        plane * self.plane_len() + y * self.row_pitch() + column
+        plane * self.plane_len() + y * self.window.kernel_step * self.row_pitch() + column
     }
 
     /// Offsets of all taps of `planes` planes, in the order of the weights.

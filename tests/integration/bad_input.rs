@@ -67,8 +67,8 @@ fn a_device_that_is_not_there_is_refused_with_those_that_are() {
 }
 
 #[test]
-fn a_precision_that_does_not_exist_yet_is_refused() {
-    refused("\"f32\"", "\"bf16\"", &["bf16", "f32"]);
+fn a_precision_that_does_not_exist_is_refused() {
+    refused("\"f32\"", "\"bf8\"", &["bf8", "f32", "bf16"]);
 }
 
 #[test]

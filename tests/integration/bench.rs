@@ -93,6 +93,23 @@ fn the_program_is_its_own_peer() {
 }
 
 #[test]
+fn convolutions_in_bf16_stand_beside_those_in_f32() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mut bench = program();
+    bench.args(["bench", "peers", "bf16", "--only", "lenet1", "--smoke", "--json", "--quiet"]);
+    let output = bench.args(["--threads", "1", "--out"]).arg(folder.path()).output();
+    let output = output.expect("it starts");
+    if code(&output) == 3 {
+        eprintln!("skipped: this processor has no instructions for bf16");
+        assert!(error_text(&output).contains("bf16"), "{}", error_text(&output));
+        return;
+    }
+    let object = json_of(&output);
+    let rows = object["rows"].as_array().expect("a list of rows");
+    assert_eq!(rows.iter().filter(|row| row["peer"] == "omnivore_f32").count(), 3);
+}
+
+#[test]
 fn a_network_file_that_is_not_there_is_bad_input() {
     let output = program().args(["bench", "networks", "nowhere.toml"]).output().expect("it starts");
     assert_eq!(code(&output), 3);

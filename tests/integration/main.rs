@@ -5,6 +5,7 @@ mod bad_input;
 mod bench;
 mod determinism;
 mod optimize;
+mod precision;
 mod program;
 mod real_runs;
 mod reference;

@@ -5,15 +5,18 @@
 //! | pass | paired | shape of the convolution of pairs |
 //! |---|---|---|
 //! | forward | neighbouring channels of a group | half the channels |
+//! | forward with few channels | neighbouring rows of the kernel and of the image | half the kernel's rows |
 //! | data gradient | neighbouring filters of a group | half the filters |
 //! | weight gradient | neighbouring images | half the images |
 
 use super::super::lowered::Lowered;
 use super::super::microkernel::{Engine, Pairing};
-use super::super::packed;
+use super::super::packed::{self, Correlation, Weights};
+use super::super::parallel::Units;
 use super::super::reduction::sum_planes;
 use super::super::scratch::with_buffers;
 use super::super::shape::{ConvolutionShape, ConvolutionSizes};
+use super::super::staging::Window;
 use super::super::{KernelError, MixedPath};
 use super::{Blocks, round_all};
 
@@ -31,12 +34,16 @@ impl<'a> Mixed<'a> {
     /// # Errors
     /// [`KernelError::MissingMixedPath`].
     pub fn new(path: MixedPath, shape: &'a ConvolutionShape) -> Result<Self, KernelError> {
-        let engine = Engine::of_pairs(path)?;
+        Ok(Self::by(Engine::of_pairs(path)?, shape))
+    }
+
+    /// By an engine of pairs, or without one by rounding.
+    pub fn by(engine: Option<Engine>, shape: &'a ConvolutionShape) -> Self {
         let pairs = engine.and_then(|engine| Some((engine, engine.pairing()?)));
-        Ok(match pairs {
+        match pairs {
             Some((engine, pairing)) => Self::Pairs { engine, pairing, shape },
             None => Self::Rounded(shape),
-        })
+        }
     }
 
     /// Output of the convolution, see [`super::super::forward`].
@@ -48,6 +55,9 @@ impl<'a> Mixed<'a> {
         output: &mut [f32],
     ) {
         match *self {
+            Self::Pairs { engine, pairing, shape } if RowPairs::pay(shape) => {
+                RowPairs { engine, pairing, shape }.forward(input, weights, bias, output);
+            }
             Self::Pairs { engine, pairing, shape } => {
                 let sizes = shape.sizes();
                 let channels = shape.group_channels();
@@ -144,6 +154,92 @@ impl<'a> Mixed<'a> {
                 });
             }
         }
+    }
+}
+
+/// The forward pass with every pixel paired with the one below it, and rows of the kernel likewise:
+/// for few channels, of which an odd number would leave too many halves empty.
+#[derive(Clone, Copy)]
+struct RowPairs<'a> {
+    engine: Engine,
+    pairing: Pairing,
+    shape: &'a ConvolutionShape,
+}
+
+impl RowPairs<'_> {
+    /// Whether there are fewer pairs of rows than of channels.
+    fn pay(shape: &ConvolutionShape) -> bool {
+        let (channels, height) = (shape.group_channels(), shape.sizes().kernel_height);
+        channels * height.div_ceil(2) < channels.div_ceil(2) * height
+    }
+
+    /// The window over planes of pairs. A plane that has padding begins with the pair of its last
+    /// zeros and its first row.
+    fn window(&self) -> Window {
+        let window = self.shape.window();
+        Window {
+            height: window.height + self.rows_before(),
+            padding_height: window.padding_height - self.rows_before(),
+            kernel_height: window.kernel_height.div_ceil(2),
+            kernel_step: 2,
+            ..window
+        }
+    }
+
+    fn rows_before(&self) -> usize {
+        self.shape.sizes().padding.min(1)
+    }
+
+    fn forward(&self, input: &[f32], weights: &[f32], bias: Option<&[f32]>, output: &mut [f32]) {
+        let (shape, window) = (self.shape, self.window());
+        let sizes = shape.sizes();
+        let planes_len = sizes.batch * sizes.channels * window.height * window.width;
+        let kernels = Blocks {
+            items: sizes.filters * shape.group_channels(),
+            per_item: sizes.kernel_height,
+            length: sizes.kernel_width,
+        };
+        with_buffers([planes_len, kernels.pairs_len()], |[planes, packed]| {
+            self.pair_rows(input, planes);
+            kernels.pair(self.pairing, weights, packed);
+            let correlation = Correlation {
+                engine: self.engine,
+                window,
+                images: sizes.batch,
+                groups: sizes.groups,
+                planes: shape.group_channels(),
+                rows: shape.group_filters(),
+            };
+            let depth = shape.group_channels() * window.taps();
+            let rows = (0..shape.group_filters()).map(|filter| filter * depth).collect();
+            let weights = Weights { values: packed, rows, depths: (0..depth).collect() };
+            correlation.run(planes, &weights, bias, output);
+        });
+    }
+
+    /// Pairs every pixel with the one below it, or with 0 behind the last row.
+    fn pair_rows(&self, input: &[f32], target: &mut [f32]) {
+        let (pairing, before) = (self.pairing, self.rows_before());
+        let (width, plane_len) = (self.shape.sizes().width, self.shape.image_pixels());
+        let paired_len = plane_len + before * width;
+        let units = Units {
+            count: input.len() / plane_len,
+            flops_per_unit: plane_len as u64,
+            bounds: |plane| plane * paired_len,
+        };
+        units.run(target, |plane, target| {
+            let plane = &input[plane * plane_len..][..plane_len];
+            let (first, target) = target.split_at_mut(before * width);
+            if before > 0 {
+                with_buffers([width], |[zeros]| {
+                    zeros.fill(0.0);
+                    pairing.pair(zeros, Some(&plane[..width]), first);
+                });
+            }
+            let (inner, last) = plane.split_at(plane_len - width);
+            pairing.pair(inner, Some(&plane[width..]), target);
+            pairing.pair(last, None, &mut target[inner.len()..]);
+        });
     }
 }
 

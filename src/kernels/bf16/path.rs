@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::super::microkernel::has_tiles;
 use super::super::{Instructions, KernelError, Lowering};
 
 /// Ways to compute in mixed precision, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MixedPath {
+    /// Products on tiles of 16 rows of 16 pairs on x86-64, and what is no product by
+    /// [`MixedPath::Avx512Bf16`]. It has never been run on such a processor.
+    Amx,
     /// Products of pairs in 512-bit vectors on x86-64.
     Avx512Bf16,
     /// Factors rounded to bf16, then the portable kernels of single precision: on any processor,
@@ -17,7 +21,7 @@ pub enum MixedPath {
 
 impl MixedPath {
     /// All paths, best first.
-    pub const ALL: [Self; 2] = [Self::Avx512Bf16, Self::Portable];
+    pub const ALL: [Self; 3] = [Self::Amx, Self::Avx512Bf16, Self::Portable];
 
     /// The best path that the processor has instructions for, if any.
     pub fn detect() -> Option<Self> {
@@ -27,6 +31,7 @@ impl MixedPath {
     /// Whether the processor this runs on can take this path.
     pub fn is_available(self) -> bool {
         match self {
+            Self::Amx => Self::Avx512Bf16.is_available() && has_tiles(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => {
                 is_x86_feature_detected!("avx512bf16") && Instructions::Avx512.is_available()
@@ -53,6 +58,7 @@ impl MixedPath {
     /// The word under which a path is asked for.
     pub fn word(self) -> &'static str {
         match self {
+            Self::Amx => "amx",
             Self::Avx512Bf16 => "avx512_bf16",
             Self::Portable => "portable",
         }
@@ -62,6 +68,7 @@ impl MixedPath {
 impl fmt::Display for MixedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Amx => "AMX",
             Self::Avx512Bf16 => "AVX-512 BF16",
             Self::Portable => "portable bf16",
         })

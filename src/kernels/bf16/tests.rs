@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use proptest::prelude::*;
 
 use super::super::microkernel::Engine;
+use super::super::{ConvolutionShape, ConvolutionSizes};
 use super::*;
 
 /// The neighbours of a number among the bf16.
@@ -64,6 +65,62 @@ proptest! {
                 let found = halves[at / 2].to_bits() >> (16 * (at % 2)) & 0xffff;
                 prop_assert!(is_word(found, *number));
             }
+        }
+    }
+}
+
+/// Says on standard error why a test shows nothing here.
+fn skip(what: &str) {
+    eprintln!("skipped: this processor lacks {what}");
+}
+
+#[test]
+fn tiles_compute_what_vectors_do() {
+    let Some(tiles) = Engine::of_emulated_tiles() else { return skip("AVX-512 BF16") };
+    tiles_agree_with_vectors(tiles, "emulated tiles");
+    match Engine::of_pairs(MixedPath::Amx) {
+        Ok(Some(tiles)) => tiles_agree_with_vectors(tiles, "AMX"),
+        _ => skip("AMX"),
+    }
+}
+
+/// All passes of shapes whose panels have every number of rows, and depths that fill tiles and
+/// that do not: both engines sum at most 4000 products below 1.
+fn tiles_agree_with_vectors(tiles: Engine, name: &str) {
+    let vectors = Engine::of_pairs(MixedPath::Avx512Bf16).expect("tiles come with these vectors");
+    let sizes = ConvolutionSizes {
+        batch: 3,
+        channels: 6,
+        height: 9,
+        width: 11,
+        filters: 10,
+        kernel_height: 3,
+        kernel_width: 3,
+        stride: 1,
+        padding: 1,
+        groups: 2,
+    };
+    let variants = (1..=20).map(|filters| ConvolutionSizes { filters, groups: 1, ..sizes });
+    let strided = ConvolutionSizes { stride: 2, height: 10, ..sizes };
+    let deep = ConvolutionSizes { channels: 70, filters: 40, groups: 1, batch: 16, ..sizes };
+    for sizes in [sizes, strided, deep].into_iter().chain(variants) {
+        let shape = ConvolutionShape::new(sizes).expect("the sizes fit together");
+        let numbers = |length: usize, salt: usize| -> Vec<f32> {
+            (0..length).map(|i| ((7919 * i + salt) % 2001) as f32 / 1000.0 - 1.0).collect()
+        };
+        let (input, weights) = (numbers(shape.input_len(), 0), numbers(shape.weights_len(), 500));
+        let (bias, gradient) = (numbers(sizes.filters, 1000), numbers(shape.output_len(), 1500));
+        let [by_tiles, by_vectors] = [Some(tiles), vectors].map(|engine| {
+            let mixed = Mixed::by(engine, &shape);
+            let mut results = [&gradient, &input, &weights].map(|like| vec![f32::NAN; like.len()]);
+            let [output, data, weight] = &mut results;
+            mixed.forward(&input, &weights, Some(&bias), output);
+            mixed.backward_data(&weights, &gradient, data);
+            mixed.backward_weights(&input, &gradient, weight, None);
+            results.concat()
+        });
+        for (tile, vector) in by_tiles.iter().zip(&by_vectors) {
+            assert!((tile - vector).abs() <= 4000.0 * f32::EPSILON, "{name}, {sizes}");
         }
     }
 }

@@ -10,6 +10,8 @@
 #[macro_use]
 mod kernels;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -344,6 +346,15 @@ struct PairKernels {
 
 type PairKernel = unsafe fn(*const f32, *const f32, usize, *mut f32);
 type PairNeighboursKernel = unsafe fn(*const f32, usize, *mut f32);
+/// Whether processor and system offer AMX tiles of bf16 to this process.
+pub(super) fn has_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has_tiles = amx::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_tiles = false;
+    has_tiles
+}
+
 type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
 type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
@@ -390,9 +401,17 @@ impl Engine {
         path.require()?;
         Ok(match path {
             #[cfg(target_arch = "x86_64")]
+            MixedPath::Amx => Some(Self { kernels: &amx::KERNELS }),
+            #[cfg(target_arch = "x86_64")]
             MixedPath::Avx512Bf16 => Some(Self { kernels: &avx512_bf16::KERNELS }),
             _ => None,
         })
+    }
+
+    /// The engine of AMX with its tiles in plain Rust, which needs AVX-512 BF16 for the rest.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub fn of_emulated_tiles() -> Option<Self> {
+        MixedPath::Avx512Bf16.is_available().then_some(Self { kernels: &amx::EMULATED })
     }
 
     /// What makes pairs of bf16, where the elements of this engine are such.
@@ -408,6 +427,11 @@ impl Engine {
     /// Most rows of a tile.
     pub fn max_rows(self) -> usize {
         self.kernels.max_rows
+    }
+
+    /// Whether a tile can read its right panel from a staged image.
+    pub fn reads_stages(self) -> bool {
+        !self.kernels.directs.is_empty()
     }
 
     /// Most rows on either side of a block of dot products.

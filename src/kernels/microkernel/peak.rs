@@ -58,6 +58,8 @@ pub fn bf16_products_in_registers(path: MixedPath, rounds: u64) -> Result<u64, K
     path.require()?;
     match path {
         #[cfg(target_arch = "x86_64")]
+        MixedPath::Amx => Ok(super::amx::products(rounds)),
+        #[cfg(target_arch = "x86_64")]
         MixedPath::Avx512Bf16 => {
             // SAFETY: the processor has the instructions, as was required above.
             unsafe { avx512_bf16(rounds) };

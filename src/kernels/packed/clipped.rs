@@ -61,7 +61,7 @@ pub(super) const LEAST_GAIN: f64 = 1.04;
 pub(super) fn pays(correlation: &Correlation) -> bool {
     let Correlation { engine, window, images, planes, rows, .. } = *correlation;
     let gain = filled(engine, rows) / (window.part_inside() * filled(engine, window.positions()));
-    window.stride == 1
+    (window.stride, window.kernel_step) == (1, 1)
         && 2 * images >= engine.max_rows()
         && planes * window.kernel_width >= LEAST_DEPTH
         && gain >= LEAST_GAIN

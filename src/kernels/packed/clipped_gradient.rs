@@ -45,6 +45,11 @@ impl<'a> ClippedGradient<'a> {
             && filled(engine, shape.group_channels()) >= LEAST_GAIN * window.part_inside();
         let sums = shape.group_filters() * shape.depth();
         let blocks = ChannelBlocks::new(engine, shape, sums.div_ceil(GRADIENT_BLOCK));
+        let blocks = match engine.pairing() {
+            // Half as many pairs of images as images would leave chunks with too short a sum.
+            Some(_) => blocks.of_whole_panels().over_at_least(images_at_once),
+            None => blocks,
+        };
         let gradient =
             Self { engine, shape, window, input, output_gradient, blocks, images_at_once };
         pays.then_some(gradient)

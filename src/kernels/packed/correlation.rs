@@ -11,14 +11,14 @@ use super::clipped;
 
 /// A matrix inside the weights of one group: element (`row`, `depth`) is at
 /// `rows[row] + depths[depth]`.
-pub(super) struct Weights<'a> {
+pub struct Weights<'a> {
     pub values: &'a [f32],
     pub rows: Vec<usize>,
     pub depths: Vec<usize>,
 }
 
 /// A stack of convolutions that differ in their images and, per group, in their weights.
-pub(super) struct Correlation {
+pub struct Correlation {
     pub engine: Engine,
     pub window: Window,
     pub images: usize,

@@ -22,7 +22,7 @@ mod scatter;
 mod tile_gradient;
 
 use clipped_gradient::ClippedGradient;
-use correlation::{Correlation, Weights};
+pub(super) use correlation::{Correlation, Weights};
 use dot_gradient::DotGradient;
 use scatter::Scatter;
 use tile_gradient::TileGradient;

@@ -49,6 +49,7 @@ impl Transform {
     fn window(&self) -> Window {
         let [height, width] = self.source;
         Window {
+            kernel_step: 1,
             height,
             width,
             kernel_height: TILE + 2,
