@@ -14,9 +14,11 @@ use super::study::{self, Course, Trained};
 use super::{Common, json};
 use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan, Target};
 use crate::optimizer::elastic::Elastic;
-use crate::optimizer::methods::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space};
+use crate::optimizer::methods::{
+    ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space, twin,
+};
 use crate::optimizer::study::{
-    Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
+    Origin, Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
 };
 use crate::optimizer::{
     Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, Unstable,
@@ -115,8 +117,9 @@ pub(super) fn in_folder(
     let candidates = desk.rank(&sifted.stable)?;
     let simulated_s = simulating.elapsed().as_secs_f64();
     write_table(folder, "candidates", &candidate_table(&candidates)?)?;
-    let trials = desk.verify(&candidates, header)?;
-    let lines = desk.lines(&candidates, &trials)?;
+    let searcher = desk.searcher(&candidates)?;
+    let trials = desk.verify(&searcher, header)?;
+    let lines = desk.lines(&candidates, &trials, &searcher.baselines)?;
     let (chosen, others) = choose(&lines);
     let Some(chosen) = chosen else { return Err(study::nothing_feasible(folder, &goal, &trials)?) };
     let trained = desk.go_on(&trials)?;
@@ -202,9 +205,8 @@ impl Desk<'_> {
 
     /// Executes the best few for real, then the two fixed practices of others, each with the
     /// learning rate that the predictor thinks best for it.
-    fn verify(&self, candidates: &[Candidate], header: &str) -> Result<Vec<Trial>, Failure> {
+    fn verify(&self, searcher: &Model, header: &str) -> Result<Vec<Trial>, Failure> {
         let experiment = self.lab.experiment();
-        let searcher = self.searcher(candidates)?;
         let verify = experiment.require_search()?.verify;
         let baselines = u32::try_from(searcher.baselines.len()).unwrap_or(u32::MAX);
         // After a probe its configuration may be tried once more, to the target.
@@ -216,7 +218,7 @@ impl Desk<'_> {
             seconds: None,
             trial_seconds: None,
         };
-        study::run(&self.laboratory(self.search_lab), self.common, &searcher, &budget, header)
+        study::run(&self.laboratory(self.search_lab), self.common, searcher, &budget, header)
     }
 
     fn searcher(&self, candidates: &[Candidate]) -> Result<Model, Failure> {
@@ -285,35 +287,58 @@ impl Desk<'_> {
         ranked.first().copied().ok_or_else(|| Failure::internal("a baseline has a learning rate"))
     }
 
-    /// The executed trials with what was predicted of them.
-    fn lines(&self, candidates: &[Candidate], trials: &[Trial]) -> Result<Vec<Line>, Failure> {
-        let laboratory = self.laboratory(self.lab);
-        let target = self.calibration.loss_target(self.goal.target())?;
-        let mut lines = Vec::new();
-        for trial in trials.iter().filter(|trial| trial.finding.updates > 0) {
-            let choice = trial.proposal.choice;
-            let candidate = match candidates.iter().find(|candidate| candidate.choice == choice) {
-                Some(candidate) => *candidate,
-                None => {
-                    let profiles = &self.calibration.profiles;
-                    let experiment = self.lab.experiment();
-                    let of = predict_choice(experiment, self.predictor, profiles, choice)?;
-                    Candidate { choice, predicted: Forecast::of(&of, target) }
-                }
-            };
-            let mut executed = laboratory.executed(trial.number)?;
-            // What goes on from a probe counts from where the probe began.
-            let measured = &mut executed.measured;
-            let before = path_updates(trials, trial) - trial.finding.updates;
-            #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
-            let before = before as f64;
-            measured.updates_to_target = measured.updates_to_target.map(|own| before + own);
-            measured.time_to_target_s = path_time_s(trials, trial);
-            measured.budget_s = path_spent_s(trials, trial);
-            let role = trial.proposal.role.clone();
-            lines.push(Line { number: trial.number, role, candidate, executed });
+    /// The executed trials with what was predicted of them. A practice of others that was not
+    /// executed by itself is the trial of the same configuration.
+    fn lines(
+        &self,
+        candidates: &[Candidate],
+        trials: &[Trial],
+        baselines: &[(String, Choice)],
+    ) -> Result<Vec<Line>, Failure> {
+        let line = |trial: &Trial| self.line(candidates, trials, trial);
+        let executed = trials.iter().filter(|trial| trial.finding.updates > 0);
+        let mut lines = executed.map(line).collect::<Result<Vec<Line>, Failure>>()?;
+        for (role, choice) in baselines {
+            let is_there = trials.iter().any(|trial| trial.proposal.role == *role);
+            if let Some(twin) = twin(trials, *choice).filter(|_| !is_there) {
+                lines.push(Line { role: role.clone(), ..line(twin)? });
+            }
         }
         Ok(lines)
+    }
+
+    fn line(
+        &self,
+        candidates: &[Candidate],
+        trials: &[Trial],
+        trial: &Trial,
+    ) -> Result<Line, Failure> {
+        let experiment = self.lab.experiment();
+        let choice = trial.proposal.choice;
+        let candidate = match candidates.iter().find(|candidate| candidate.choice == choice) {
+            Some(candidate) => *candidate,
+            None => {
+                let target = self.calibration.loss_target(self.goal.target())?;
+                let profiles = &self.calibration.profiles;
+                let of = predict_choice(experiment, self.predictor, profiles, choice)?;
+                Candidate { choice, predicted: Forecast::of(&of, target) }
+            }
+        };
+        let laboratory = self.laboratory(self.lab);
+        let mut executed = laboratory.executed(trial.number)?;
+        // What goes on from a probe counts from where the probe began.
+        if let Origin::Trial(probe) = trial.proposal.origin {
+            executed.trace = laboratory.executed(probe)?.trace.followed_by(&executed.trace);
+        }
+        let measured = &mut executed.measured;
+        let before = path_updates(trials, trial) - trial.finding.updates;
+        #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
+        let before = before as f64;
+        measured.updates_to_target = measured.updates_to_target.map(|own| before + own);
+        measured.time_to_target_s = path_time_s(trials, trial);
+        measured.budget_s = path_spent_s(trials, trial);
+        let role = trial.proposal.role.clone();
+        Ok(Line { number: trial.number, role, candidate, executed })
     }
 }
 
@@ -539,9 +564,13 @@ impl Comparison<'_> {
             ("loss-against-updates", Vec::new()),
             ("staleness", Vec::new()),
         ];
-        for (index, line) in self.lines.iter().enumerate() {
+        for line in self.lines {
             let choice = line.candidate.choice;
-            if self.lines[..index].iter().any(|earlier| earlier.candidate.choice == choice) {
+            let is_other = |other: &&Line| other.candidate.choice == choice;
+            let n_updates = |line: &Line| line.executed.trace.updates.len();
+            // A probe is the beginning of what goes on from it.
+            let longest = self.lines.iter().filter(is_other).rev().max_by_key(|l| n_updates(l));
+            if longest.is_some_and(|longest| !std::ptr::eq(longest, line)) {
                 continue;
             }
             let prediction = predict_choice(experiment, predictor, profiles, choice)?;
@@ -574,8 +603,8 @@ impl Comparison<'_> {
         object.insert("unstable".into(), json::value(&self.unstable));
         let verified: Vec<Value> = self.lines.iter().map(line_object).collect();
         object.insert("executed".into(), verified.into());
-        let executed: u64 = self.lines.iter().map(|line| line.executed.measured.updates).sum();
-        let real_s: f64 = self.lines.iter().map(|line| line.executed.real_s).sum();
+        let executed: u64 = self.trials.iter().map(|trial| trial.finding.updates).sum();
+        let real_s = total_real_s(self.trials);
         let overhead_s = self.overhead_s();
         let training_s = self.training_s();
         object.insert(

@@ -191,6 +191,8 @@ struct Coordinator<'a> {
 impl<'a> Coordinator<'a> {
     fn new(setup: TrainSetup<'a>) -> Result<Self, RuntimeError> {
         let TrainSetup { scenario, pacing, resume, start, velocity, evaluator, .. } = setup;
+        // What was interrupted before its first event has not begun.
+        let resume = resume.filter(|checkpoint| !checkpoint.record.events.is_empty());
         let (outbox, inbox) = channel();
         let permits = Arc::new(Permits::new(setup.threads));
         let compute = Compute {

@@ -335,6 +335,15 @@ fn under_every_strategy_the_time_of_each_worker_adds_up_and_a_resumed_run_replay
     }
 }
 
+#[test]
+fn a_run_that_was_interrupted_before_its_first_event_begins() {
+    let scenario = scenario(2, 2, FcPlacement::Merged);
+    let first = train_until(&scenario, Pacing::None, None, 0);
+    assert!(first.interrupted && first.state.record.events.is_empty());
+    let rest = train_until(&scenario, Pacing::None, Some(first.state), u64::MAX);
+    assert_eq!((rest.trace.updates.len(), rest.trace.curve.len()), (40, 5));
+}
+
 /// Machines of which the last is three times as slow as the others, for a paced run.
 fn paced_scenario(strategy: StrategySpec) -> Scenario {
     let affine = |fixed_s| Affine { fixed_s, per_example_s: 0.0 };

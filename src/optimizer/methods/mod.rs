@@ -23,7 +23,7 @@ pub use bayes::Bayes;
 pub use fixed::{Fixed, Practice};
 pub use gaussian::GaussianProcess;
 pub use hemingway::{Convergence, Ernest, Hemingway};
-pub use model::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY};
+pub use model::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, twin};
 pub use paper::{Omnivore, saturating_groups};
 pub use plain::{Grid, Random};
 

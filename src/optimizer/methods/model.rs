@@ -57,7 +57,8 @@ impl From<&Candidate> for Ranked {
     }
 }
 
-/// Verifies the best of the ranking for real, then the fixed practices of others to compare with.
+/// Verifies the best of the ranking for real, then the fixed practices of others to compare with,
+/// unless one that reached the target is that very configuration.
 ///
 /// With probes every verification is short, and the one of the lowest loss goes on from where it
 /// stands; where that does not reach the target, the next one does. Nothing of the winner's run is
@@ -195,6 +196,12 @@ impl Model {
     }
 }
 
+/// The trial of a configuration that reached the target.
+pub fn twin(trials: &[Trial], choice: Choice) -> Option<&Trial> {
+    let is_it = |trial: &&Trial| trial.proposal.choice == choice;
+    trials.iter().filter(is_it).find(|trial| trial.time_to_target_s().is_some())
+}
+
 fn rank_name(rank: usize) -> String {
     match rank {
         0 => PREDICTED_BEST.to_owned(),
@@ -208,10 +215,11 @@ impl Searcher for Model {
             Some(seconds) => self.probe(seconds, replay)?,
             None => self.verify(replay)?,
         }
-        let updates = self.space.updates;
+        let (updates, tried) = (self.space.updates, replay.so_far());
+        let left = self.baselines.iter().filter(|(_, choice)| twin(tried, *choice).is_none());
         let of =
             |(role, choice): &(String, Choice)| Proposal::to_target(*choice, updates, role.clone());
-        replay.round(self.baselines.iter().map(of).collect())?;
+        replay.round(left.map(of).collect())?;
         Ok(())
     }
 }

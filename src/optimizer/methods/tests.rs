@@ -162,6 +162,18 @@ fn a_right_model_verifies_its_best_first_and_ends_with_the_baselines() {
 }
 
 #[test]
+fn a_practice_of_others_that_is_a_verified_configuration_is_not_run_again() {
+    let space = space(1, 1);
+    let mut same = model(&space, time_of, 3);
+    same.baselines.push((ASYNC_ONLY.to_owned(), same.ranked[0].choice));
+    let trials = done(&same, 100);
+    let roles: Vec<&str> = trials.iter().map(|t| t.proposal.role.as_str()).collect();
+    assert_eq!(roles, [PREDICTED_BEST, "predicted no. 2", "predicted no. 3", SYNC_ONLY]);
+    let twin = twin(&trials, same.ranked[0].choice).expect("it reached the target");
+    assert_eq!(twin.number, 0);
+}
+
+#[test]
 fn a_ranking_is_followed_from_its_top_until_there_are_errors_to_learn_from() {
     let space = space(1, 1);
     let model = model(&space, |choice| time_of(choice) / 3.0, 8);
