@@ -13,8 +13,8 @@ use super::{KernelError, MixedPath};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
     /// [`Lowering::Packed`], but kernels of 3×3 with stride 1 and enough channels in fewer
-    /// multiplications, at the price of a few more roundings (arXiv:1509.09308). Scratch memory
-    /// holds the transforms of a few images.
+    /// multiplications, with other roundings (arXiv:1509.09308). Scratch memory holds the transforms of
+    /// some hundreds of tiles of 4×4 pixels, whatever the mini-batch.
     Winograd(Instructions),
     /// Blocks are packed straight from the image; no lowered matrix exists. Scratch memory does
     /// not grow with the mini-batch. [`Instructions::Portable`] has no packed kernels and lowers

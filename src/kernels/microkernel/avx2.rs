@@ -19,7 +19,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     directs: direct_table!(1 2 3 4 5 6),
     dots: dot_table!(1 2 3; (1 2 3)),
     staged_dots: staged_dot_table!(1 2 3; (1 2 3)),
-    copy_rows: [copy_rows::<1>, copy_rows::<2>],
+    copy_rows: [copy_rows::<1>, copy_rows::<2>, copy_rows::<4>],
     sum,
     pack,
     scatter,
@@ -182,6 +182,19 @@ unsafe fn store_places(to: *mut u32, count: usize, places: Numbers) {
 fn interleave(even: __m256, odd: __m256) -> [__m256; 2] {
     let (low, high) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
     [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn multiply(a: __m256, b: __m256) -> __m256 {
+    _mm256_mul_ps(a, b)
+}
+
+/// `c − a·b`, rounded once.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn subtract_product(a: __m256, b: __m256, c: __m256) -> __m256 {
+    _mm256_fnmadd_ps(a, b, c)
 }
 
 #[inline]

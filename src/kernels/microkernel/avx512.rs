@@ -19,7 +19,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     directs: direct_table!(1 2 3 4 5 6 7 8 9 10 11 12 13 14),
     dots: dot_table!(1 2 3 4 5; (1 2 3 4 5)),
     staged_dots: staged_dot_table!(1 2 3 4 5; (1 2 3 4 5)),
-    copy_rows: [copy_rows::<1>, copy_rows::<2>],
+    copy_rows: [copy_rows::<1>, copy_rows::<2>, copy_rows::<4>],
     sum,
     pack,
     scatter,
@@ -100,6 +100,19 @@ fn interleave(even: __m512, odd: __m512) -> [__m512; 2] {
     let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     [_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd)]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn multiply(a: __m512, b: __m512) -> __m512 {
+    _mm512_mul_ps(a, b)
+}
+
+/// `c − a·b`, rounded once.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn subtract_product(a: __m512, b: __m512, c: __m512) -> __m512 {
+    _mm512_fnmadd_ps(a, b, c)
 }
 
 #[inline]

@@ -213,7 +213,7 @@ macro_rules! kernels {
             lanes.iter().sum()
         }
 
-        /// `count` floats of every row, `STRIDE` (1 or 2) apart; see [`Engine::copy_rows`].
+        /// `count` floats of every row, `STRIDE` (1, 2 or 4) apart; see [`Engine::copy_rows`].
         #[target_feature(enable = $features)]
         unsafe fn copy_rows<const STRIDE: usize>(
             (source, source_pitch): (*const f32, usize),
@@ -337,45 +337,60 @@ macro_rules! kernels {
             }
         }
 
+        /// `Bᵀ` applied to six vectors; see [`super::super::winograd`].
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn to_frequencies([a, b, c, d, e, f]: [Vector; 6]) -> [Vector; 6] {
+            let (near, far) = (splat(NEAR * NEAR), splat(FAR * FAR));
+            let (product, sum) = (multiply(near, far), add(near, far));
+            let (even_near, odd_near) = (subtract_product(far, c, e), subtract_product(far, b, d));
+            let (even_far, odd_far) = (subtract_product(near, c, e), subtract_product(near, b, d));
+            [
+                multiply_add(product, a, subtract_product(sum, c, e)),
+                multiply_add(splat(NEAR), odd_near, even_near),
+                subtract_product(splat(NEAR), odd_near, even_near),
+                multiply_add(splat(FAR), odd_far, even_far),
+                subtract_product(splat(FAR), odd_far, even_far),
+                multiply_add(product, b, subtract_product(sum, d, f)),
+            ]
+        }
+
         /// See [`Engine::transform_tiles`].
         #[target_feature(enable = $features)]
         unsafe fn transform_tiles(
             source: *const f32,
             items: &[usize],
-            taps: &[usize; 16],
+            taps: &[usize; 36],
             runs: &[Run],
             target: *mut f32,
             (item_pitch, frequency_pitch): (usize, usize),
         ) {
             let Some((first, others)) = runs.split_first() else { return };
             for (at, &item) in items.iter().enumerate() {
-                let mut pixels = [zero(); 16];
-                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
-                    // SAFETY: the caller vouches for a vector from the start of every run; lanes
-                    // before a run are masked out.
-                    unsafe {
-                        let source = source.add(item + tap);
-                        *pixel = load(source.add(first.source));
-                        for run in others {
-                            let from = source.wrapping_add(run.source);
-                            *pixel = load_last(*pixel, from, run.target % LANES);
+                let mut rows = [[zero(); 6]; 6];
+                for column in 0..6 {
+                    let mut pixels = [zero(); 6];
+                    for (row, pixel) in pixels.iter_mut().enumerate() {
+                        // SAFETY: the caller vouches for a vector from the start of every run;
+                        // lanes before a run are masked out.
+                        unsafe {
+                            let source = source.add(item + taps[6 * row + column]);
+                            *pixel = load(source.add(first.source));
+                            for run in others {
+                                let from = source.wrapping_add(run.source);
+                                *pixel = load_last(*pixel, from, run.target % LANES);
+                            }
                         }
                     }
+                    for (row, value) in rows.iter_mut().zip(to_frequencies(pixels)) {
+                        row[column] = value;
+                    }
                 }
-                for column in 0..4 {
-                    let [a, b, c, d] = [0, 4, 8, 12].map(|row| pixels[row + column]);
-                    pixels[column] = subtract(a, c);
-                    pixels[4 + column] = add(b, c);
-                    pixels[8 + column] = subtract(c, b);
-                    pixels[12 + column] = subtract(b, d);
-                }
-                for row in [0, 4, 8, 12] {
-                    let [a, b, c, d] = [0, 1, 2, 3].map(|column| pixels[row + column]);
-                    let row_out = [subtract(a, c), add(b, c), subtract(c, b), subtract(b, d)];
-                    for (column, value) in row_out.into_iter().enumerate() {
+                for (row, pixels) in rows.into_iter().enumerate() {
+                    for (column, value) in to_frequencies(pixels).into_iter().enumerate() {
                         // SAFETY: the caller vouches for a vector per item and frequency.
                         unsafe {
-                            let frequency = (row + column) * frequency_pitch;
+                            let frequency = (6 * row + column) * frequency_pitch;
                             store(target.add(at * item_pitch + frequency), value);
                         }
                     }
@@ -383,40 +398,71 @@ macro_rules! kernels {
             }
         }
 
+        /// `A` applied to four vectors; see [`super::super::winograd`].
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn gradient_to_frequencies([a, b, c, d]: [Vector; 4]) -> [Vector; 6] {
+            let (near, far) = (splat(NEAR * NEAR), splat(FAR * FAR));
+            let (even_near, odd_near) = (multiply_add(near, c, a), multiply_add(near, d, b));
+            let (even_far, odd_far) = (multiply_add(far, c, a), multiply_add(far, d, b));
+            [
+                a,
+                multiply_add(splat(NEAR), odd_near, even_near),
+                subtract_product(splat(NEAR), odd_near, even_near),
+                multiply_add(splat(FAR), odd_far, even_far),
+                subtract_product(splat(FAR), odd_far, even_far),
+                d,
+            ]
+        }
+
         /// See [`Engine::transform_gradients`].
         #[target_feature(enable = $features)]
         unsafe fn transform_gradients(
             source: *const f32,
             items: &[usize],
-            taps: &[usize; 4],
+            taps: &[usize; 16],
             target: *mut f32,
             (item_pitch, frequency_pitch): (usize, usize),
         ) {
             for (at, &item) in items.iter().enumerate() {
-                let mut pixels = [zero(); 4];
-                for (pixel, &tap) in pixels.iter_mut().zip(taps) {
-                    // SAFETY: the caller vouches for a vector at every tap of an item.
-                    *pixel = unsafe { load(source.add(item + tap)) };
+                let mut rows = [[zero(); 4]; 6];
+                for column in 0..4 {
+                    let mut pixels = [zero(); 4];
+                    for (row, pixel) in pixels.iter_mut().enumerate() {
+                        // SAFETY: the caller vouches for a vector at every tap of an item.
+                        *pixel = unsafe { load(source.add(item + taps[4 * row + column])) };
+                    }
+                    for (row, value) in rows.iter_mut().zip(gradient_to_frequencies(pixels)) {
+                        row[column] = value;
+                    }
                 }
-                let [a, b, c, d] = pixels;
-                let none = zero();
-                let rows = [
-                    [a, b],
-                    [add(a, c), add(b, d)],
-                    [subtract(a, c), subtract(b, d)],
-                    [subtract(none, c), subtract(none, d)],
-                ];
-                for (row, [a, b]) in rows.into_iter().enumerate() {
-                    let row_out = [a, add(a, b), subtract(a, b), subtract(none, b)];
-                    for (column, value) in row_out.into_iter().enumerate() {
+                for (row, pixels) in rows.into_iter().enumerate() {
+                    for (column, value) in gradient_to_frequencies(pixels).into_iter().enumerate() {
                         // SAFETY: the caller vouches for a vector per item and frequency.
                         unsafe {
-                            let frequency = (4 * row + column) * frequency_pitch;
+                            let frequency = (6 * row + column) * frequency_pitch;
                             store(target.add(at * item_pitch + frequency), value);
                         }
                     }
                 }
             }
+        }
+
+        /// `Aᵀ` applied to six vectors; see [`super::super::winograd`].
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn to_pixels([a, b, c, d, e, f]: [Vector; 6]) -> [Vector; 4] {
+            let (near, far) = (splat(NEAR), splat(FAR));
+            let (near_2, far_2) = (multiply(near, near), multiply(far, far));
+            let (near_3, far_3) = (multiply(near_2, near), multiply(far_2, far));
+            let (near_sum, near_difference) = (add(b, c), subtract(b, c));
+            let (far_sum, far_difference) = (add(d, e), subtract(d, e));
+            [
+                add(add(a, near_sum), far_sum),
+                multiply_add(far, far_difference, multiply(near, near_difference)),
+                multiply_add(far_2, far_sum, multiply(near_2, near_sum)),
+                multiply_add(far_3, far_difference, multiply_add(near_3, near_difference, f)),
+            ]
         }
 
         /// See [`Engine::transform_back`].
@@ -430,42 +476,44 @@ macro_rules! kernels {
             plane_pitch: usize,
         ) {
             for row in 0..rows {
-                let mut columns = [[zero(); 2]; 4];
-                for (column, sums) in columns.iter_mut().enumerate() {
-                    let mut values = [zero(); 4];
+                let mut columns = [[zero(); 6]; 4];
+                for column in 0..6 {
+                    let mut values = [zero(); 6];
                     for (at, value) in values.iter_mut().enumerate() {
-                        let frequency = (4 * at + column) * frequency_pitch;
+                        let frequency = (6 * at + column) * frequency_pitch;
                         // SAFETY: the caller vouches for a vector per row and frequency.
                         *value = unsafe { load(products.add(row * row_pitch + frequency)) };
                     }
-                    let [a, b, c, d] = values;
-                    *sums = [add(add(a, b), c), subtract(subtract(b, c), d)];
+                    for (columns, value) in columns.iter_mut().zip(to_pixels(values)) {
+                        columns[column] = value;
+                    }
                 }
                 let mut start = zero();
                 if !bias.is_null() {
                     // SAFETY: the caller vouches for a bias per row.
                     start = splat(unsafe { *bias.add(row) });
                 }
-                let mut pixels = [zero(); 4];
-                for at in 0..2 {
-                    let [a, b, c, d] = columns.map(|sums| sums[at]);
-                    let even = add(add(add(a, b), c), start);
-                    let odd = add(subtract(subtract(b, c), d), start);
-                    [pixels[2 * at], pixels[2 * at + 1]] = interleave(even, odd);
+                let mut pixels = [[zero(); 4]; 4];
+                for (pixels, columns) in pixels.iter_mut().zip(columns) {
+                    let [a, b, c, d] = to_pixels(columns).map(|pixel| add(pixel, start));
+                    let (even, odd) = (interleave(a, c), interleave(b, d));
+                    let ([p, q], [r, s]) =
+                        (interleave(even[0], odd[0]), interleave(even[1], odd[1]));
+                    *pixels = [p, q, r, s];
                 }
                 for write in writes {
                     // SAFETY: the caller vouches for the write within the plane of the row; the
                     // lanes before the first, whose addresses may precede it, are not written.
                     unsafe {
                         let place = output.add(row * plane_pitch + write.place);
-                        let pixels = pixels[write.quarter];
+                        let pixels = pixels[write.row][write.quarter];
                         store_some(place, (write.lane, write.length), pixels);
                     }
                 }
             }
         }
 
-        /// `count` pixels from `from` on, `STRIDE` (1 or 2) apart.
+        /// `count` pixels from `from` on, `STRIDE` (1, 2 or 4) apart.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn load_strided<const STRIDE: usize>(from: *const f32, count: usize) -> Vector {
@@ -474,12 +522,19 @@ macro_rules! kernels {
                 if STRIDE == 1 {
                     return load_first(from, count);
                 }
-                let span = 2 * count - 1;
-                let low = load_first(from, span.min(LANES));
-                if span <= LANES {
-                    return every_second(low, zero());
+                let span = STRIDE * (count - 1) + 1;
+                let mut vectors = [zero(); STRIDE];
+                for (at, vector) in vectors.iter_mut().enumerate() {
+                    if at * LANES < span {
+                        let length = (span - at * LANES).min(LANES);
+                        *vector = load_first(from.add(at * LANES), length);
+                    }
                 }
-                every_second(low, load_first(from.add(LANES), span - LANES))
+                let half = every_second(vectors[0], vectors[1]);
+                if STRIDE == 2 {
+                    return half;
+                }
+                every_second(half, every_second(vectors[STRIDE - 2], vectors[STRIDE - 1]))
             }
         }
 

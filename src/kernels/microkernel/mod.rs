@@ -133,11 +133,12 @@ pub(super) struct Run {
     pub length: usize,
 }
 
-/// Consecutive pixels of an output plane that come out of one vector of 2×2 tiles.
+/// Consecutive pixels of an output plane that come out of one vector of 4×4 tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
-    /// Which vector of pixels: twice the row within the tiles, plus 1 for the second half of the
-    /// tiles.
+    /// Row within the tiles.
+    pub row: usize,
+    /// Which vector of pixels of that row: the quarter of the tiles.
     pub quarter: usize,
     /// First pixel within that vector.
     pub lane: usize,
@@ -307,6 +308,10 @@ pub(super) struct StagedDots<'a> {
     pub pitch: usize,
 }
 
+/// Points of the interpolation in [`super::winograd`]: 0, ∞ and these with both signs.
+pub(super) const NEAR: f32 = 0.75;
+pub(super) const FAR: f32 = 1.5;
+
 /// The vector kernels of one instruction set.
 #[derive(Clone, Copy)]
 pub(super) struct Engine {
@@ -322,8 +327,8 @@ struct Kernels {
     directs: &'static [[DirectKernel; MOST_RUNS]],
     dots: &'static [&'static [DotKernel]],
     staged_dots: &'static [&'static [StagedDotKernel]],
-    /// For strides 1 and 2.
-    copy_rows: [CopyRowsKernel; 2],
+    /// For strides 1, 2 and 4.
+    copy_rows: [CopyRowsKernel; 3],
     sum: SumKernel,
     pack: PackKernel,
     scatter: ScatterKernel,
@@ -364,9 +369,9 @@ type SumKernel = unsafe fn(&[f32]) -> f32;
 type PackKernel = unsafe fn(*const f32, &[usize], &[Run], *mut f32, usize);
 type TransposeKernel = unsafe fn(*const f32, usize, usize, usize, *mut f32, usize);
 type TransformTilesKernel =
-    unsafe fn(*const f32, &[usize], &[usize; 16], &[Run], *mut f32, (usize, usize));
+    unsafe fn(*const f32, &[usize], &[usize; 36], &[Run], *mut f32, (usize, usize));
 type TransformGradientsKernel =
-    unsafe fn(*const f32, &[usize], &[usize; 4], *mut f32, (usize, usize));
+    unsafe fn(*const f32, &[usize], &[usize; 16], *mut f32, (usize, usize));
 type TransformBackKernel =
     unsafe fn((*const f32, usize, usize), usize, *const f32, &[Write], *mut f32, usize);
 type MaxOfWindowsKernel = unsafe fn(&Windows, *const f32, *mut f32, *mut u32);
@@ -477,14 +482,14 @@ impl Engine {
         }
     }
 
-    /// Transforms tiles of 4×4 pixels for [`super::winograd`]: `Bᵀ·d·B`, a vector of tiles at once.
+    /// Transforms tiles of 6×6 pixels for [`super::winograd`]: `Bᵀ·d·B`, a vector of tiles at once.
     ///
     /// For every item, the pixels of the vector's tiles are at its offset plus that of a tap plus
     /// that of a run; frequency `x` goes to `target[item·item_pitch + x·frequency_pitch]`.
     pub fn transform_tiles(
         self,
         source: &[f32],
-        (items, range, taps): (&Offsets, Range<usize>, &[usize; 16]),
+        (items, range, taps): (&Offsets, Range<usize>, &[usize; 36]),
         (runs, vector_runs): (&Runs, Range<usize>),
         target: &mut [f32],
         (item_pitch, frequency_pitch): (usize, usize),
@@ -494,7 +499,7 @@ impl Engine {
         assert!(source.len() >= most);
         let items = &items.values[range];
         let Some(last) = items.len().checked_sub(1) else { return };
-        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        let needed = last * item_pitch + 35 * frequency_pitch + self.lanes();
         assert!(target.len() >= needed);
         let runs = &runs.values[vector_runs];
         let kernel = self.kernels.transform_tiles;
@@ -504,7 +509,7 @@ impl Engine {
         unsafe { kernel(source.as_ptr(), items, taps, runs, target.as_mut_ptr(), pitches) }
     }
 
-    /// Transforms gradients of 2×2 pixels for [`super::winograd`]: `A·y·Aᵀ`, a vector of filters at
+    /// Transforms gradients of 4×4 pixels for [`super::winograd`]: `A·y·Aᵀ`, a vector of filters at
     /// once.
     ///
     /// For every item, pixel `i` is at `source[item + taps[i]]`; targets as in
@@ -512,7 +517,7 @@ impl Engine {
     pub fn transform_gradients(
         self,
         source: &[f32],
-        (items, range, taps): (&Offsets, Range<usize>, &[usize; 4]),
+        (items, range, taps): (&Offsets, Range<usize>, &[usize; 16]),
         target: &mut [f32],
         (item_pitch, frequency_pitch): (usize, usize),
     ) {
@@ -520,7 +525,7 @@ impl Engine {
         assert!(source.len() >= items.largest + largest_tap + self.lanes());
         let items = &items.values[range];
         let Some(last) = items.len().checked_sub(1) else { return };
-        let needed = last * item_pitch + 15 * frequency_pitch + self.lanes();
+        let needed = last * item_pitch + 35 * frequency_pitch + self.lanes();
         assert!(target.len() >= needed);
         let kernel = self.kernels.transform_gradients;
         let pitches = (item_pitch, frequency_pitch);
@@ -542,9 +547,9 @@ impl Engine {
     ) {
         let lanes = self.lanes();
         assert!(rows > 0 && bias.is_none_or(|bias| bias.len() >= rows));
-        assert!(products.len() >= (rows - 1) * row_pitch + 15 * frequency_pitch + lanes);
+        assert!(products.len() >= (rows - 1) * row_pitch + 35 * frequency_pitch + lanes);
         for write in writes {
-            assert!(write.quarter < 4 && write.lane + write.length <= lanes);
+            assert!(write.row.max(write.quarter) < 4 && write.lane + write.length <= lanes);
             assert!(output.len() >= (rows - 1) * plane_pitch + write.place + write.length);
         }
         let kernel = self.kernels.transform_back;
@@ -637,7 +642,13 @@ impl Engine {
         (rows, count): (usize, usize),
         stride: usize,
     ) -> bool {
-        let Some(kernel) = self.kernels.copy_rows.get(stride - 1) else { return false };
+        let [one, two, four] = self.kernels.copy_rows;
+        let kernel = match stride {
+            1 => one,
+            2 => two,
+            4 => four,
+            _ => return false,
+        };
         if rows > 0 && count > 0 {
             assert!(source.len() > (rows - 1) * source_pitch + (count - 1) * stride);
             assert!(target.len() >= (rows - 1) * target_pitch + count);

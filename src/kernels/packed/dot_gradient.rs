@@ -113,7 +113,7 @@ impl<'a> DotGradient<'a> {
                 self.dots(left, right, sums);
             }
             for (gradient, sum) in gradient.iter_mut().zip(sums.chunks_exact(engine.lanes())) {
-                *gradient = sum.iter().sum();
+                *gradient = sum_of_lanes(sum);
             }
         });
     }
@@ -163,6 +163,17 @@ impl<'a> DotGradient<'a> {
             }
         }
     }
+}
+
+/// The sum of at most 16 floats by halves, so that no addition waits for all those before it.
+fn sum_of_lanes(lanes: &[f32]) -> f32 {
+    let mut sums = [0.0; 16];
+    sums[..lanes.len()].copy_from_slice(lanes);
+    for half in [8, 4, 2, 1] {
+        let (low, high) = sums.split_at_mut(half);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+    }
+    sums[0]
 }
 
 fn pad_rows(rows: &[f32], length: usize, padded: &mut [f32], padded_length: usize) {

@@ -4,37 +4,35 @@ use std::ops::Range;
 
 use super::super::microkernel::{Engine, Offsets, Right, Run, Runs, Start, Tile};
 use super::super::packing::RowPanels;
-use super::super::reduction::{ChannelBlock, ChannelBlocks};
+use super::super::parallel::Units;
 use super::super::scratch::with_buffers;
 use super::super::shape::ConvolutionShape;
-use super::super::staging::{Interleaved, Window};
-use super::{FREQUENCIES, TILE};
+use super::canvas::Interleaved;
+use super::{Canvas, FAR, FAR_SCALE, FREQUENCIES, NEAR, NEAR_SCALE, TILE, ZERO_SCALE};
 
-/// Sums of one block of the gradient, all frequencies, in floats.
-const GRADIENT_BLOCK: usize = 1024 * 1024;
+/// Tiles that are summed in one go, the depth of a product, unless one canvas has more.
+const TILES_OF_PART: usize = 112;
 
-/// Tiles whose transforms are kept at a time, unless one image has more. Both factors of the products
-/// come from memory here, so there are fewer than of the other passes.
-const TILES_AT_ONCE: usize = 96;
+/// Tiles whose transforms are kept at a time, unless one canvas has more.
+const TILES_KEPT: usize = 400;
 
 /// The weight gradient: products of transformed output gradients, `filters × tiles`, and transformed
 /// input tiles, `tiles × channels`, per frequency.
+///
+/// No thread has partial sums of its own: threads transform different parts, then multiply
+/// different frequencies, then transform the products of different filters back.
 pub(super) struct Gradient<'a> {
     engine: Engine,
     shape: &'a ConvolutionShape,
     input: &'a [f32],
     output_gradient: &'a [f32],
-    blocks: ChannelBlocks,
-    /// Images whose tiles are summed in one go.
-    images_at_once: usize,
-    gradients: Interleaved,
-    gradient_tiles: Offsets,
-}
-
-/// What all units with the same number of channels share.
-struct Plan {
-    interleaved: Interleaved,
-    tiles: Offsets,
+    canvas: Canvas,
+    /// Canvases of a part.
+    canvases: usize,
+    source: Interleaved,
+    source_tiles: Offsets,
+    target: Interleaved,
+    target_tiles: Offsets,
     /// Panels of at most two vectors of channels: the first channel and how many.
     panels: Vec<Range<usize>>,
     /// One run per vector of channels.
@@ -48,128 +46,135 @@ impl<'a> Gradient<'a> {
         input: &'a [f32],
         output_gradient: &'a [f32],
     ) -> Self {
-        let sums = FREQUENCIES * shape.group_filters() * shape.group_channels();
-        let blocks = ChannelBlocks::new(engine, shape, sums.div_ceil(GRADIENT_BLOCK));
-        let window = Window {
-            height: shape.output_height(),
-            width: shape.output_width(),
-            kernel_height: TILE,
-            kernel_width: TILE,
-            padding_height: 0,
-            padding_width: 0,
-            ..tile_window(shape)
-        };
-        let images_at_once = (TILES_AT_ONCE / window.positions()).clamp(1, shape.sizes().batch);
-        let gradients = Interleaved::new(window, shape.group_filters());
-        let gradient_tiles = Offsets::new(gradients.positions(images_at_once));
-        Self {
-            engine,
-            shape,
-            input,
-            output_gradient,
-            blocks,
-            images_at_once,
-            gradients,
-            gradient_tiles,
-        }
-    }
-
-    pub fn run(&self, weight_gradient: &mut [f32]) {
-        let lengths = (0..self.blocks.count).map(|block| self.blocks.channels(block).len());
-        let plans: Vec<Plan> = lengths.map(|channels| self.plan(channels)).collect();
-        self.blocks.sum(self.shape, weight_gradient, |block, images, sums| {
-            self.unit(&plans[block.index], &block, images, sums);
-        });
-    }
-
-    fn plan(&self, channels: usize) -> Plan {
-        let lanes = self.engine.lanes();
-        let interleaved = Interleaved::new(tile_window(self.shape), channels);
+        let (channels, lanes) = (shape.group_channels(), engine.lanes());
+        let canvas = Canvas::of(shape);
+        let canvases = (TILES_OF_PART / canvas.tiles()).clamp(1, canvas.count());
+        let source = canvas.interleaved_source(channels);
+        let target = canvas.interleaved_target(shape.group_filters());
         let panels = (0..channels).step_by(2 * lanes);
         let runs = (0..channels).step_by(lanes).map(|first| Run {
             source: first,
             target: first,
             length: lanes.min(channels - first),
         });
-        Plan {
-            interleaved,
-            tiles: Offsets::new(interleaved.positions(self.images_at_once)),
+        Self {
+            engine,
+            shape,
+            input,
+            output_gradient,
+            canvas,
+            canvases,
+            source,
+            source_tiles: Offsets::new(source.tiles(canvases)),
+            target,
+            target_tiles: Offsets::new(target.tiles(canvases)),
             panels: panels.map(|first| first..channels.min(first + 2 * lanes)).collect(),
             runs: Runs::new(runs.collect()),
         }
     }
 
-    /// Floats per tile of all frequencies' output gradients.
-    fn gradient_pitch(&self) -> usize {
+    pub fn run(&self, weight_gradient: &mut [f32]) {
+        let (filters, channels) = (self.shape.group_filters(), self.shape.group_channels());
+        let batch = self.shape.sizes().batch;
+        let images = self.canvases * self.canvas.capacity();
+        let parts = batch.div_ceil(images);
+        let parts_kept = (TILES_KEPT / (self.canvases * self.canvas.tiles())).clamp(1, parts);
+        let lengths = [parts_kept * self.part_len(), FREQUENCIES * filters * channels];
+        with_buffers(lengths, |[transforms, products]| {
+            let groups = weight_gradient.chunks_exact_mut(filters * self.shape.depth());
+            for (group, gradient) in groups.enumerate() {
+                for first in (0..batch).step_by(parts_kept * images) {
+                    let images = first..batch.min(first + parts_kept * images);
+                    self.transform(group, images.clone(), transforms);
+                    self.multiply(images, transforms, products);
+                }
+                self.transform_back(products, gradient);
+            }
+        });
+    }
+
+    fn channel_pitch(&self) -> usize {
+        self.shape.group_channels().next_multiple_of(self.engine.lanes())
+    }
+
+    fn filter_pitch(&self) -> usize {
         self.shape.group_filters().next_multiple_of(self.engine.lanes())
     }
 
-    fn unit(&self, plan: &Plan, block: &ChannelBlock, images: Range<usize>, sums: &mut [f32]) {
-        let (shape, engine, channels) = (self.shape, self.engine, block.channels.len());
-        let most_tiles = self.gradient_tiles.values().len();
-        let lengths = [
-            self.images_at_once * plan.interleaved.image_len() + engine.slack(),
-            self.images_at_once * self.gradients.image_len() + engine.slack(),
-            FREQUENCIES * most_tiles * channels.next_multiple_of(engine.lanes()),
-            FREQUENCIES * most_tiles * self.gradient_pitch(),
-            FREQUENCIES * shape.group_filters() * channels,
-            12 * channels,
-        ];
-        with_buffers(lengths, |[stage, gradient_stage, right, left, products, folded]| {
-            let mut start = Start::Zero;
-            for first in images.clone().step_by(self.images_at_once) {
-                let images = first..images.end.min(first + self.images_at_once);
-                self.transform_tiles(plan, block, images.clone(), stage, right);
-                self.transform_gradients(block.group, images.clone(), gradient_stage, left);
-                let tiles = images.len() * tile_window(shape).positions();
-                self.multiply(plan, tiles, (left, right), start, (products, channels));
-                start = Start::Output;
-            }
-            transform_back(products, channels, folded, sums);
+    /// Floats of all frequencies of a part's tiles: first the input's, then the output gradient's.
+    fn part_len(&self) -> usize {
+        let tiles = self.source_tiles.values().len();
+        FREQUENCIES * tiles * (self.channel_pitch() + self.filter_pitch())
+    }
+
+    /// The images of each part of `images`.
+    fn parts(&self, images: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let at_once = self.canvases * self.canvas.capacity();
+        images.clone().step_by(at_once).map(move |first| first..images.end.min(first + at_once))
+    }
+
+    /// Tiles of the canvases of some images.
+    fn tiles(&self, images: &Range<usize>) -> usize {
+        images.len().div_ceil(self.canvas.capacity()) * self.canvas.tiles()
+    }
+
+    /// Writes the transforms of all parts of some images.
+    fn transform(&self, group: usize, images: Range<usize>, transforms: &mut [f32]) {
+        let part_len = self.part_len();
+        let parts: Vec<Range<usize>> = self.parts(images).collect();
+        let units = Units {
+            count: parts.len(),
+            flops_per_unit: 8 * part_len as u64,
+            bounds: |part| part * part_len,
+        };
+        units.run(transforms, |part, transforms| {
+            let tiles = self.source_tiles.values().len();
+            let (right, left) = transforms.split_at_mut(FREQUENCIES * tiles * self.channel_pitch());
+            let lengths = [self.source.canvas_len(), self.target.canvas_len()]
+                .map(|length| self.canvases * length);
+            let slack = self.engine.slack();
+            with_buffers(lengths.map(|length| length + slack), |[source, target]| {
+                self.transform_input(group, parts[part].clone(), source, right);
+                self.transform_gradient(group, parts[part].clone(), target, left);
+            });
         });
     }
 
     /// Writes the transformed input tiles: per frequency, the panels of channels.
-    fn transform_tiles(
+    fn transform_input(
         &self,
-        plan: &Plan,
-        block: &ChannelBlock,
+        group: usize,
         images: Range<usize>,
         stage: &mut [f32],
         right: &mut [f32],
     ) {
-        let (engine, channels) = (self.engine, block.channels.len());
-        let pixels = self.shape.image_pixels();
-        let image_len = plan.interleaved.image_len();
-        for (at, image) in images.clone().enumerate() {
-            let plane = image * self.shape.sizes().channels
-                + block.group * self.shape.group_channels()
-                + block.channels.start;
-            let planes = &self.input[plane * pixels..][..channels * pixels];
-            plan.interleaved.stage(engine, planes, &mut stage[at * image_len..]);
-        }
-        let window = tile_window(self.shape);
-        let tiles = images.len() * window.positions();
-        let taps = std::array::from_fn(|tap| plan.interleaved.tap(tap / 4, tap % 4 * channels));
+        let (engine, channels) = (self.engine, self.shape.group_channels());
+        let len = channels * self.shape.image_pixels();
+        let planes = |at: usize| {
+            let place = (images.start + at) * self.shape.sizes().groups + group;
+            &self.input[place * len..][..len]
+        };
+        self.source.stage(engine, images.len(), planes, stage);
+        let tiles = self.tiles(&images);
+        let taps = std::array::from_fn(|tap| self.source.tap(tap / 6, tap % 6));
         let lanes = engine.lanes();
-        let frequency_pitch = tiles * channels.next_multiple_of(lanes);
-        for panel in &plan.panels {
+        for panel in &self.panels {
             let pitch = panel.len().next_multiple_of(lanes);
             for vector in 0..pitch / lanes {
                 let run = panel.start / lanes + vector;
                 engine.transform_tiles(
                     stage,
-                    (&plan.tiles, 0..tiles, &taps),
-                    (&plan.runs, run..run + 1),
+                    (&self.source_tiles, 0..tiles, &taps),
+                    (&self.runs, run..run + 1),
                     &mut right[panel.start * tiles + vector * lanes..],
-                    (pitch, frequency_pitch),
+                    (pitch, tiles * self.channel_pitch()),
                 );
             }
         }
     }
 
     /// Writes the transformed output gradients: per frequency, `tiles × filters`.
-    fn transform_gradients(
+    fn transform_gradient(
         &self,
         group: usize,
         images: Range<usize>,
@@ -177,105 +182,124 @@ impl<'a> Gradient<'a> {
         left: &mut [f32],
     ) {
         let (engine, filters) = (self.engine, self.shape.group_filters());
-        let pixels = self.shape.output_pixels();
-        let image_len = self.gradients.image_len();
-        for (at, image) in images.clone().enumerate() {
-            let plane = (image * self.shape.sizes().groups + group) * filters;
-            let planes = &self.output_gradient[plane * pixels..][..filters * pixels];
-            self.gradients.stage(engine, planes, &mut stage[at * image_len..]);
-        }
-        let tiles = images.len() * tile_window(self.shape).positions();
-        let taps = std::array::from_fn(|tap| self.gradients.tap(tap / TILE, tap % TILE * filters));
-        let pitch = self.gradient_pitch();
+        let len = filters * self.shape.output_pixels();
+        let planes = |at: usize| {
+            let place = (images.start + at) * self.shape.sizes().groups + group;
+            &self.output_gradient[place * len..][..len]
+        };
+        self.target.stage(engine, images.len(), planes, stage);
+        let tiles = self.tiles(&images);
+        let taps = std::array::from_fn(|tap| self.target.tap(tap / TILE, tap % TILE));
+        let pitch = self.filter_pitch();
         for first in (0..filters).step_by(engine.lanes()) {
             engine.transform_gradients(
                 &stage[first..],
-                (&self.gradient_tiles, 0..tiles, &taps),
+                (&self.target_tiles, 0..tiles, &taps),
                 &mut left[first..],
                 (pitch, tiles * pitch),
             );
         }
     }
 
-    /// Multiplies frequency by frequency; products are `filters × channels` each.
-    fn multiply(
+    /// Multiplies frequency by frequency; products are `filters × channels` each. Those of the
+    /// first images overwrite, the others add.
+    fn multiply(&self, images: Range<usize>, transforms: &[f32], products: &mut [f32]) {
+        let (filters, channels) = (self.shape.group_filters(), self.shape.group_channels());
+        let tiles: usize = self.parts(images.clone()).map(|part| self.tiles(&part)).sum();
+        let units = Units {
+            count: FREQUENCIES,
+            flops_per_unit: (2 * tiles * filters * channels) as u64,
+            bounds: |frequency| frequency * filters * channels,
+        };
+        units.run(products, |frequency, products| {
+            let parts = transforms.chunks_exact(self.part_len());
+            for (images, transforms) in self.parts(images.clone()).zip(parts) {
+                let start = if images.start == 0 { Start::Zero } else { Start::Output };
+                self.multiply_part(frequency, self.tiles(&images), transforms, start, products);
+            }
+        });
+    }
+
+    fn multiply_part(
         &self,
-        plan: &Plan,
+        frequency: usize,
         tiles: usize,
-        (left, right): (&[f32], &[f32]),
+        transforms: &[f32],
         start: Start<'_>,
-        (products, channels): (&mut [f32], usize),
+        products: &mut [f32],
     ) {
         let (engine, filters) = (self.engine, self.shape.group_filters());
-        let (lanes, pitch) = (engine.lanes(), self.gradient_pitch());
+        let (channels, pitch) = (self.shape.group_channels(), self.filter_pitch());
+        let most_tiles = self.source_tiles.values().len();
+        let (right, left) = transforms.split_at(FREQUENCIES * most_tiles * self.channel_pitch());
+        let right = &right[frequency * tiles * self.channel_pitch()..];
+        let left = &left[frequency * tiles * pitch..];
         let row_panels = RowPanels::new(filters, engine.max_rows());
-        let right_len = tiles * channels.next_multiple_of(lanes);
-        for (frequency, products) in products.chunks_exact_mut(filters * channels).enumerate() {
-            let left = &left[frequency * tiles * pitch..][..tiles * pitch];
-            let right = &right[frequency * right_len..][..right_len];
-            for panel in &plan.panels {
-                for rows in (0..row_panels.count()).map(|panel| row_panels.range(panel)) {
-                    let tile = Tile {
-                        rows: rows.len(),
-                        left: &left[rows.start..],
-                        left_pitch: pitch,
-                        vectors: panel.len().div_ceil(lanes),
-                        right: Right::Packed(&right[panel.start * tiles..]),
-                        depth: tiles,
-                        start,
-                        columns: panel.len(),
-                    };
-                    let place = rows.start * channels + panel.start;
-                    engine.tile(&tile, &mut products[place..], channels);
-                }
+        for rows in (0..row_panels.count()).map(|panel| row_panels.range(panel)) {
+            for panel in &self.panels {
+                let tile = Tile {
+                    rows: rows.len(),
+                    left: &left[rows.start..],
+                    left_pitch: pitch,
+                    vectors: panel.len().div_ceil(engine.lanes()),
+                    right: Right::Packed(&right[panel.start * tiles..]),
+                    depth: tiles,
+                    start,
+                    columns: panel.len(),
+                };
+                let place = rows.start * channels + panel.start;
+                engine.tile(&tile, &mut products[place..], channels);
             }
         }
     }
-}
 
-/// The window whose positions are the tiles.
-fn tile_window(shape: &ConvolutionShape) -> Window {
-    Window {
-        kernel_height: TILE + 2,
-        kernel_width: TILE + 2,
-        stride: TILE,
-        rows: shape.output_height().div_ceil(TILE),
-        columns: shape.output_width().div_ceil(TILE),
-        ..shape.window()
-    }
-}
-
-/// `Gᵀ·m·G`: from frequency, filter, channel to filter, tap, channel.
-fn transform_back(products: &[f32], channels: usize, folded: &mut [f32], sums: &mut [f32]) {
-    let frequency_len = products.len() / FREQUENCIES;
-    for (filter, sums) in sums.chunks_exact_mut(9 * channels).enumerate() {
-        let row = |frequency: usize| {
-            &products[frequency * frequency_len + filter * channels..][..channels]
+    /// `Gᵀ·m·G`: from frequency, filter, channel to filter, channel, tap.
+    fn transform_back(&self, products: &[f32], gradient: &mut [f32]) {
+        let channels = self.shape.group_channels();
+        let frequency_len = products.len() / FREQUENCIES;
+        let units = Units {
+            count: self.shape.group_filters(),
+            flops_per_unit: (150 * channels) as u64,
+            bounds: |filter| filter * 9 * channels,
         };
-        // First along the columns: three rows of four, then along these rows: three of three.
-        for column in 0..4 {
-            let rows = [0, 4, 8, 12].map(|first| row(first + column));
-            let targets = &mut folded[column * channels..];
-            fold(rows, targets, 4 * channels);
-        }
-        for (folded, sums) in
-            folded.chunks_exact(4 * channels).zip(sums.chunks_exact_mut(3 * channels))
-        {
-            let columns = [0, 1, 2, 3].map(|column| &folded[column * channels..][..channels]);
-            fold(columns, sums, channels);
-        }
+        units.run(gradient, |filter, gradient| {
+            with_buffers([18 * channels, 9 * channels], |[folded, taps]| {
+                let row = |frequency: usize| {
+                    &products[frequency * frequency_len + filter * channels..][..channels]
+                };
+                // First along the columns: three rows of six, then along these rows: three of three.
+                for column in 0..6 {
+                    let rows = [0, 6, 12, 18, 24, 30].map(|first| row(first + column));
+                    fold(rows, &mut folded[column * channels..], 6 * channels);
+                }
+                let rows =
+                    folded.chunks_exact(6 * channels).zip(taps.chunks_exact_mut(3 * channels));
+                for (folded, taps) in rows {
+                    let columns =
+                        [0, 1, 2, 3, 4, 5].map(|column| &folded[column * channels..][..channels]);
+                    fold(columns, taps, channels);
+                }
+                for (tap, sums) in taps.chunks_exact(channels).enumerate() {
+                    let targets = gradient[tap..].iter_mut().step_by(9);
+                    for (target, &sum) in targets.zip(sums) {
+                        *target = sum;
+                    }
+                }
+            });
+        });
     }
 }
 
-/// `Gᵀ` applied to four rows; the three results are `pitch` apart.
-fn fold(rows: [&[f32]; 4], targets: &mut [f32], pitch: usize) {
-    let [a, b, c, d] = rows;
+/// `Gᵀ` applied to six rows; the three results are `pitch` apart.
+fn fold(rows: [&[f32]; 6], targets: &mut [f32], pitch: usize) {
+    let [a, b, c, d, e, f] = rows;
     let (first, rest) = targets.split_at_mut(pitch);
     let (second, third) = rest.split_at_mut(pitch);
-    let inputs = a.iter().zip(b).zip(c).zip(d);
-    let outputs = first.iter_mut().zip(second).zip(third);
-    for ((((a, b), c), d), ((first, second), third)) in inputs.zip(outputs) {
-        let (sum, difference) = (0.5 * (b + c), 0.5 * (b - c));
-        (*first, *second, *third) = (a + sum, difference, sum + d);
+    for at in 0..a.len() {
+        let (near, near_odd) = (NEAR_SCALE * (b[at] + c[at]), NEAR_SCALE * (b[at] - c[at]));
+        let (far, far_odd) = (FAR_SCALE * (d[at] + e[at]), FAR_SCALE * (d[at] - e[at]));
+        first[at] = ZERO_SCALE * a[at] + near + far;
+        second[at] = NEAR * near_odd + FAR * far_odd;
+        third[at] = NEAR * NEAR * near + FAR * FAR * far + f[at];
     }
 }

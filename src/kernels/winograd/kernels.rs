@@ -1,7 +1,9 @@
 //! Transformed kernels.
 
 use super::super::packing::RowPanels;
-use super::FREQUENCIES;
+use super::super::parallel::Units;
+use super::{FAR, NEAR};
+use super::{FAR_SCALE, FREQUENCIES, NEAR_SCALE, ZERO_SCALE};
 
 /// The kernels of all groups: that of an output row and a source plane is at
 /// `row·row_pitch + plane·plane_pitch`, its taps in the order `taps`.
@@ -16,31 +18,25 @@ pub(super) struct Kernels<'a> {
 type Lanes = [f32; 16];
 
 impl Kernels<'_> {
-    /// Transforms the kernels of one group and packs them: per frequency and block of planes, the
-    /// panels of rows.
-    pub fn pack(
-        &self,
-        start: usize,
-        row_panels: &RowPanels,
-        (rows, planes, block): (usize, usize, usize),
-        packed: &mut [f32],
-    ) {
-        let frequency_len = rows * planes;
-        let mut place = 0;
-        for block_start in (0..planes).step_by(block) {
-            let block = block_start..planes.min(block_start + block);
-            for rows in (0..row_panels.count()).map(|panel| row_panels.range(panel)) {
-                for plane in block.clone() {
-                    let kernel = start + plane * self.plane_pitch + rows.start * self.row_pitch;
-                    let frequencies = transformed(&self.taps(kernel, rows.len()));
-                    let targets = packed[place..].chunks_mut(frequency_len);
-                    for (target, frequency) in targets.zip(&frequencies) {
-                        target[..rows.len()].copy_from_slice(&frequency[..rows.len()]);
-                    }
-                    place += rows.len();
+    /// Transforms the kernels of one group and packs them: per panel of rows and frequency,
+    /// `planes × rows of the panel`.
+    pub fn pack(&self, start: usize, row_panels: &RowPanels, planes: usize, packed: &mut [f32]) {
+        let units = Units {
+            count: row_panels.count(),
+            flops_per_unit: (packed.len() / row_panels.count()) as u64 * 4,
+            bounds: |panel| row_panels.start(panel) * FREQUENCIES * planes,
+        };
+        units.run(packed, |panel, packed| {
+            let rows = row_panels.range(panel);
+            for plane in 0..planes {
+                let kernel = start + plane * self.plane_pitch + rows.start * self.row_pitch;
+                let frequencies = transformed(&self.taps(kernel, rows.len()));
+                let targets = packed[plane * rows.len()..].chunks_mut(planes * rows.len());
+                for (target, frequency) in targets.zip(&frequencies) {
+                    target[..rows.len()].copy_from_slice(&frequency[..rows.len()]);
                 }
             }
-        }
+        });
     }
 
     /// The taps of the kernels of some rows, the first of which is at `start`.
@@ -58,7 +54,7 @@ impl Kernels<'_> {
 
 /// `G·g·Gᵀ`.
 fn transformed(taps: &[Lanes; 9]) -> [Lanes; FREQUENCIES] {
-    let mut columns = [[[0.0; 16]; 3]; 4];
+    let mut columns = [[[0.0; 16]; 3]; 6];
     for column in 0..3 {
         let spread = spread([&taps[column], &taps[3 + column], &taps[6 + column]]);
         for (row, spread) in columns.iter_mut().zip(spread) {
@@ -66,19 +62,24 @@ fn transformed(taps: &[Lanes; 9]) -> [Lanes; FREQUENCIES] {
         }
     }
     let mut frequencies = [[0.0; 16]; FREQUENCIES];
-    for (frequencies, row) in frequencies.chunks_exact_mut(4).zip(&columns) {
+    for (frequencies, row) in frequencies.chunks_exact_mut(6).zip(&columns) {
         frequencies.copy_from_slice(&spread([&row[0], &row[1], &row[2]]));
     }
     frequencies
 }
 
 /// `G` applied to three vectors.
-fn spread([a, b, c]: [&Lanes; 3]) -> [Lanes; 4] {
-    let mut spread = [*a, [0.0; 16], [0.0; 16], *c];
+fn spread([a, b, c]: [&Lanes; 3]) -> [Lanes; 6] {
+    let mut spread = [[0.0; 16], [0.0; 16], [0.0; 16], [0.0; 16], [0.0; 16], *c];
     for lane in 0..16 {
-        let (outer, inner) = (0.5 * (a[lane] + c[lane]), 0.5 * b[lane]);
-        spread[1][lane] = outer + inner;
-        spread[2][lane] = outer - inner;
+        let (a, b, c) = (a[lane], b[lane], c[lane]);
+        let (near, near_odd) = (NEAR_SCALE * (a + NEAR * NEAR * c), NEAR_SCALE * NEAR * b);
+        let (far, far_odd) = (FAR_SCALE * (a + FAR * FAR * c), FAR_SCALE * FAR * b);
+        spread[0][lane] = ZERO_SCALE * a;
+        spread[1][lane] = near + near_odd;
+        spread[2][lane] = near - near_odd;
+        spread[3][lane] = far + far_odd;
+        spread[4][lane] = far - far_odd;
     }
     spread
 }

@@ -6,8 +6,7 @@ use super::super::microkernel::{Engine, Offsets, Right, Start, Tile, Write};
 use super::super::packing::{BLOCK_DEPTH, ColumnPanel, ColumnPanels, RowPanels};
 use super::super::parallel::{Units, threads};
 use super::super::scratch::with_buffers;
-use super::super::staging::{Planar, Window};
-use super::{FREQUENCIES, Kernels, TILE, TILES_AT_ONCE};
+use super::{Canvas, FREQUENCIES, Kernels, TILE, TILES_AT_ONCE};
 
 /// Convolutions that differ in their images and, per group, in their kernels.
 pub(super) struct Transform {
@@ -29,15 +28,16 @@ pub(super) struct Transform {
 /// What all units of a transform share.
 struct Transformer<'a> {
     transform: &'a Transform,
-    planar: Planar,
-    source_planes: Offsets,
+    canvas: Canvas,
+    /// The one plane that is staged.
+    plane: Offsets,
     taps: [usize; FREQUENCIES],
     row_panels: RowPanels,
     /// Depth of a block.
     block: usize,
-    /// Images that one unit computes together.
-    images_at_once: usize,
-    /// Tiles of that many images.
+    /// Canvases that one unit computes together.
+    canvases_at_once: usize,
+    /// Tiles of that many canvases.
     columns: ColumnPanels,
     packed: &'a [f32],
     input: &'a [f32],
@@ -45,23 +45,6 @@ struct Transformer<'a> {
 }
 
 impl Transform {
-    /// The window whose positions are the tiles.
-    fn window(&self) -> Window {
-        let [height, width] = self.source;
-        Window {
-            kernel_step: 1,
-            height,
-            width,
-            kernel_height: TILE + 2,
-            kernel_width: TILE + 2,
-            stride: TILE,
-            padding_height: self.padding,
-            padding_width: self.padding,
-            rows: self.target[0].div_ceil(TILE),
-            columns: self.target[1].div_ceil(TILE),
-        }
-    }
-
     pub fn run(
         &self,
         input: &[f32],
@@ -69,35 +52,29 @@ impl Transform {
         bias: Option<&[f32]>,
         output: &mut [f32],
     ) {
-        let window = self.window();
-        let planar = Planar::new(window);
+        let canvas = Canvas::new(self.source, self.target, self.padding, self.images);
         let row_panels = RowPanels::new(self.rows, self.engine.max_rows());
-        let block = self.planes.div_ceil(self.planes.div_ceil(BLOCK_DEPTH));
         let group_len = FREQUENCIES * self.rows * self.planes;
-        let image_len = self.planes * planar.plane_len();
-        let images_at_once = (TILES_AT_ONCE / window.positions())
-            .min(self.images.div_ceil(threads()))
-            .clamp(1, self.images);
-        let place = |row: usize, column: usize| {
-            row / window.rows * image_len + planar.position(row % window.rows, column)
-        };
+        let canvases_at_once = (TILES_AT_ONCE / canvas.tiles())
+            .min(canvas.count().div_ceil(threads()))
+            .clamp(1, canvas.count());
+        let [tile_rows, tile_columns] = canvas.tile_grid();
+        let place = |row: usize, column: usize| canvas.tile(row, column);
         with_buffers([self.groups * group_len], |[packed]| {
             for (group, packed) in packed.chunks_exact_mut(group_len).enumerate() {
                 let start = group * self.rows * self.planes * 9;
-                kernels.pack(start, &row_panels, (self.rows, self.planes, block), packed);
+                kernels.pack(start, &row_panels, self.planes, packed);
             }
-            let rows = images_at_once * window.rows;
+            let rows = canvases_at_once * tile_rows;
             let transformer = Transformer {
                 transform: self,
-                planar,
-                source_planes: Offsets::new(
-                    (0..self.planes).map(|plane| plane * planar.plane_len()).collect(),
-                ),
-                taps: std::array::from_fn(|tap| planar.tap(0, tap / 4, tap % 4)),
+                canvas,
+                plane: Offsets::new(vec![0]),
+                taps: std::array::from_fn(|tap| canvas.tap(tap / 6, tap % 6)),
                 row_panels,
-                block,
-                images_at_once,
-                columns: ColumnPanels::new(self.engine, rows, window.columns, place),
+                block: self.planes.div_ceil(self.planes.div_ceil(BLOCK_DEPTH)),
+                canvases_at_once,
+                columns: ColumnPanels::new(self.engine, rows, tile_columns, place),
                 packed,
                 input,
                 bias,
@@ -116,47 +93,48 @@ struct Block<'a> {
 
 impl Transformer<'_> {
     fn run(&self, output: &mut [f32]) {
-        let Transform { images, groups, rows, target: [height, width], .. } = *self.transform;
+        let Transform { images, groups, rows, planes, target: [height, width], .. } =
+            *self.transform;
         let image_len = groups * rows * height * width;
+        let images_at_once = self.canvases_at_once * self.canvas.capacity();
         let units = Units {
-            count: images.div_ceil(self.images_at_once),
-            flops_per_unit: (self.images_at_once * image_len * self.transform.planes * 9) as u64,
-            bounds: |unit| images.min(unit * self.images_at_once) * image_len,
+            count: images.div_ceil(images_at_once),
+            flops_per_unit: (images_at_once * image_len * planes * 9) as u64,
+            bounds: |unit| images.min(unit * images_at_once) * image_len,
         };
         units.run(output, |unit, output| {
-            let first = unit * self.images_at_once;
-            let images = first..images.min(first + self.images_at_once);
+            let first = unit * images_at_once;
+            let images = first..images.min(first + images_at_once);
             for group in 0..groups {
                 self.group(images.clone(), group, output);
             }
         });
     }
 
+    /// Distance between the frequencies of transformed tiles: an odd number of cache lines, so that
+    /// they do not all compete for the same places in a cache.
+    fn frequency_pitch(&self, width: usize) -> usize {
+        16 * ((self.transform.planes * width).div_ceil(16) | 1)
+    }
+
     fn group(&self, images: Range<usize>, group: usize, output: &mut [f32]) {
-        let Transform { engine, planes, rows, groups, source: [height, width], .. } =
-            *self.transform;
-        let image_len = planes * self.planar.plane_len();
-        let planes_len = planes * height * width;
-        let tiles = images.len() * self.transform.window().positions();
+        let Transform { engine, rows, .. } = *self.transform;
+        let tiles = images.len().div_ceil(self.canvas.capacity()) * self.canvas.tiles();
         let panel_width = 2 * engine.lanes();
         let panels = &self.columns.panels[..tiles.div_ceil(panel_width)];
-        let at_once = TILES_AT_ONCE / panel_width;
+        let at_once = TILES_AT_ONCE.div_ceil(panel_width);
         let most_width = panels.len().min(at_once) * panel_width;
         let lengths = [
-            self.images_at_once * image_len + engine.slack(),
-            FREQUENCIES * planes * most_width,
+            self.canvases_at_once * self.canvas.plane_len() + engine.slack(),
+            FREQUENCIES * self.frequency_pitch(most_width),
             FREQUENCIES * rows * most_width,
         ];
         with_buffers(lengths, |[stage, tiles, products]| {
-            for (at, image) in images.clone().enumerate() {
-                let source = &self.input[(image * groups + group) * planes_len..][..planes_len];
-                let stage = &mut stage[at * image_len..][..image_len + engine.slack()];
-                self.planar.stage(engine, source, stage);
-            }
+            stage.fill(0.0);
             for panels in panels.chunks(at_once) {
                 let width = panels.iter().map(|panel| panel.vectors * engine.lanes()).sum();
                 let block = Block { panels, width };
-                self.transform_tiles(&block, stage, tiles);
+                self.transform_tiles(&block, (images.clone(), group), stage, tiles);
                 self.multiply(&block, group, tiles, products);
                 self.transform_back(&block, (group, images.len()), products, output);
             }
@@ -164,36 +142,49 @@ impl Transformer<'_> {
     }
 
     /// Writes, per frequency and panel, the transformed tiles of all planes.
-    fn transform_tiles(&self, block: &Block<'_>, stage: &[f32], tiles: &mut [f32]) {
-        let Transform { engine, planes, .. } = *self.transform;
-        let mut start = 0;
-        for panel in block.panels {
-            let pitch = panel.vectors * engine.lanes();
-            for (vector, runs) in self.columns.vectors(engine, panel).enumerate() {
-                let target = &mut tiles[start + vector * engine.lanes()..];
-                engine.transform_tiles(
-                    stage,
-                    (&self.source_planes, 0..planes, &self.taps),
-                    (&self.columns.runs, runs),
-                    target,
-                    (pitch, planes * block.width),
-                );
+    fn transform_tiles(
+        &self,
+        block: &Block<'_>,
+        (images, group): (Range<usize>, usize),
+        stage: &mut [f32],
+        tiles: &mut [f32],
+    ) {
+        let Transform { engine, planes, groups, source: [height, width], .. } = *self.transform;
+        let plane_len = height * width;
+        let frequency_pitch = self.frequency_pitch(block.width);
+        for plane in 0..planes {
+            for (at, image) in images.clone().enumerate() {
+                let first = ((image * groups + group) * planes + plane) * plane_len;
+                self.canvas.stage(engine, at, &self.input[first..][..plane_len], stage);
             }
-            start += planes * pitch;
+            let mut start = 0;
+            for panel in block.panels {
+                let pitch = panel.vectors * engine.lanes();
+                for (vector, runs) in self.columns.vectors(engine, panel).enumerate() {
+                    engine.transform_tiles(
+                        stage,
+                        (&self.plane, 0..1, &self.taps),
+                        (&self.columns.runs, runs),
+                        &mut tiles[start + plane * pitch + vector * engine.lanes()..],
+                        (pitch, frequency_pitch),
+                    );
+                }
+                start += planes * pitch;
+            }
         }
     }
 
-    /// Multiplies kernels and tiles, frequency by frequency; products are `rows × width` each.
+    /// Multiplies kernels and tiles, frequency by frequency; a row of products is
+    /// `frequencies × width`.
     fn multiply(&self, block: &Block<'_>, group: usize, tiles: &[f32], products: &mut [f32]) {
         let Transform { planes, rows, .. } = *self.transform;
-        let kernels = &self.packed[group * FREQUENCIES * rows * planes..];
+        let group_len = FREQUENCIES * rows * planes;
+        let kernels = &self.packed[group * group_len..][..group_len];
         for frequency in 0..FREQUENCIES {
-            let kernels = &kernels[frequency * rows * planes..][..rows * planes];
-            let tiles = &tiles[frequency * planes * block.width..][..planes * block.width];
-            let products = &mut products[frequency * rows * block.width..][..rows * block.width];
+            let tiles = &tiles[frequency * self.frequency_pitch(block.width)..];
             for first in (0..planes).step_by(self.block) {
                 let depths = first..planes.min(first + self.block);
-                self.multiply_block(block, depths, kernels, tiles, products);
+                self.multiply_block(block, frequency, depths, (kernels, tiles), products);
             }
         }
     }
@@ -201,32 +192,31 @@ impl Transformer<'_> {
     fn multiply_block(
         &self,
         block: &Block<'_>,
+        frequency: usize,
         depths: Range<usize>,
-        kernels: &[f32],
-        tiles: &[f32],
+        (kernels, tiles): (&[f32], &[f32]),
         products: &mut [f32],
     ) {
-        let Transform { engine, planes, rows, .. } = *self.transform;
-        let kernels = &kernels[depths.start * rows..];
-        let mut column = 0;
-        for panel in block.panels {
-            let pitch = panel.vectors * engine.lanes();
-            let right = &tiles[column * planes + depths.start * pitch..];
-            for rows in (0..self.row_panels.count()).map(|panel| self.row_panels.range(panel)) {
+        let Transform { engine, planes, .. } = *self.transform;
+        for rows in (0..self.row_panels.count()).map(|panel| self.row_panels.range(panel)) {
+            let left = (FREQUENCIES * rows.start + frequency * rows.len()) * planes;
+            let mut column = 0;
+            for panel in block.panels {
+                let pitch = panel.vectors * engine.lanes();
                 let tile = Tile {
                     rows: rows.len(),
-                    left: &kernels[rows.start * depths.len()..],
+                    left: &kernels[left + depths.start * rows.len()..],
                     left_pitch: rows.len(),
                     vectors: panel.vectors,
-                    right: Right::Packed(right),
+                    right: Right::Packed(&tiles[column * planes + depths.start * pitch..]),
                     depth: depths.len(),
                     start: if depths.start == 0 { Start::Zero } else { Start::Output },
                     columns: pitch,
                 };
-                let place = rows.start * block.width + column;
-                engine.tile(&tile, &mut products[place..], block.width);
+                let place = (rows.start * FREQUENCIES + frequency) * block.width + column;
+                engine.tile(&tile, &mut products[place..], FREQUENCIES * block.width);
+                column += pitch;
             }
-            column += pitch;
         }
     }
 
@@ -247,7 +237,7 @@ impl Transformer<'_> {
                 let first = panel.start + vector * engine.lanes();
                 self.writes(first, (group, images), &mut writes);
                 engine.transform_back(
-                    (&products[column..], block.width, rows * block.width),
+                    (&products[column..], FREQUENCIES * block.width, block.width),
                     (rows, bias),
                     &writes,
                     (output, height * width),
@@ -261,24 +251,28 @@ impl Transformer<'_> {
     /// row.
     fn writes(&self, first: usize, (group, images): (usize, usize), writes: &mut Vec<Write>) {
         let Transform { engine, rows, groups, target: [height, width], .. } = *self.transform;
-        let window = self.transform.window();
-        let half = engine.lanes() / TILE;
-        let end = (first + engine.lanes()).min(images * window.positions());
+        let tile_columns = self.canvas.tile_grid()[1];
+        let quarter = engine.lanes() / 4;
+        let end = first + engine.lanes();
         let mut tile = first;
         while tile < end {
-            let (image, at) = (tile / window.positions(), tile % window.positions());
-            let (row, column) = (at / window.columns, at % window.columns);
+            let (row, column) = (tile / tile_columns, tile % tile_columns);
             let lane = tile - first;
-            // Tiles up to the end of their row, of the vector or of its half.
-            let tiles = (window.columns - column).min(end - tile).min(half - lane % half);
-            let plane = (image * groups + group) * rows * height * width;
-            for y in (TILE * row..TILE * (row + 1)).filter(|&y| y < height) {
-                writes.push(Write {
-                    quarter: TILE * (y % TILE) + lane / half,
-                    lane: TILE * (lane % half),
-                    length: (TILE * tiles).min(width - TILE * column),
-                    place: plane + y * width + TILE * column,
-                });
+            // Tiles up to the end of their row or of their quarter of the vector.
+            let tiles = (tile_columns - column).min(quarter - lane % quarter);
+            for y in 0..TILE {
+                for segment in self.canvas.segments(row, y, column..column + tiles) {
+                    if segment.image < images {
+                        let plane = (segment.image * groups + group) * rows * height * width;
+                        writes.push(Write {
+                            row: y,
+                            quarter: lane / quarter,
+                            lane: TILE * (lane % quarter) + segment.column - TILE * column,
+                            length: segment.length,
+                            place: plane + segment.place,
+                        });
+                    }
+                }
             }
             tile += tiles;
         }
