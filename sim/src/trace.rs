@@ -4,6 +4,8 @@ mod timeline;
 
 pub use timeline::{Actor, Content, Doing, Span, TimeSheet};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId, ModelVersion};
@@ -237,10 +239,10 @@ impl Trace {
     pub fn cycle_time_s(&self) -> Option<f64> {
         let mut total = SimDuration::ZERO;
         let mut n_cycles = 0_u64;
-        let mut written: Vec<Option<SimTime>> = vec![None; self.groups as usize];
+        // Not by `groups`: a run that went on with fewer has updates of all that it ever had.
+        let mut written: BTreeMap<GroupId, SimTime> = BTreeMap::new();
         for record in &self.updates {
-            let last = &mut written[record.update.cycle.group.index()];
-            if let Some(earlier) = last.replace(record.time) {
+            if let Some(earlier) = written.insert(record.update.cycle.group, record.time) {
                 total += record.time - earlier;
                 n_cycles += 1;
             }

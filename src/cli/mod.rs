@@ -90,7 +90,7 @@ enum Verb {
     /// Train for real on the wall clock.
     ///
     /// With `search.replan = "departure"` training plans again by a calibration when machines come or
-    /// go, or when time per update or loss leave the predicted interval; it cannot be resumed then.
+    /// go, or when time per update or loss leave the predicted interval.
     Train {
         #[command(flatten)]
         common: Common,

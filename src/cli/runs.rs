@@ -136,7 +136,7 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
             let folder = run_folder::open(&common.output, "emulate", &experiment.name)?;
             let bar = Bar::new("emulate", experiment.run.updates, common.output.remarks());
             let from = match beginning {
-                Beginning::Fresh => None,
+                Beginning::Fresh => refuse_to_overwrite(&folder).map(|()| None)?,
                 Beginning::Resumed => Some(emulation_to_resume(&experiment, &folder)?),
             };
             let done = emulate_one(&experiment, from, (common, &folder, &bar))?;
@@ -672,7 +672,7 @@ fn train_one(
 ) -> Result<Done, Failure> {
     let remarks = common.output.remarks();
     let from = match beginning {
-        Beginning::Fresh => None,
+        Beginning::Fresh => refuse_to_overwrite(folder).map(|()| None)?,
         Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
     };
     let bar = Bar::new("train", experiment.run.updates, remarks);
@@ -785,6 +785,8 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Kept, 
         let help = "resume with the same `search.replan`".to_owned();
         return Err(experiment.refuse("search.replan", message, help).into());
     }
+    refuse_what_has_ended(&kept, folder)?;
+    refuse_other_settings(experiment, folder)?;
     // Training that plans again began with the groups of the experiment.
     let first = kept.chain.as_ref().and_then(|chain| chain.stretches.first());
     let groups = first.map_or(kept.checkpoint.trace.groups, |first| first.choice.groups);
@@ -796,6 +798,70 @@ fn state_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Kept, 
         return Err(experiment.refuse("groups", message, help).into());
     }
     Ok(kept)
+}
+
+/// A run that has ended has nothing in flight, and its summary counts what is not measured again.
+fn refuse_what_has_ended(kept: &Kept, folder: &RunFolder) -> Result<(), Failure> {
+    let summary: Option<Value> = folder.read_json("summary.json", "summary of a run")?;
+    let updates = kept.trace().updates.len() as u64;
+    let has_ended = summary
+        .is_some_and(|summary| summary["interrupted"] != true && summary["updates"] == updates);
+    if !has_ended {
+        return Ok(());
+    }
+    Err(Failure::input(crate::store::StoreError::Content {
+        path: folder.path().to_owned(),
+        what: "run to resume",
+        reason: format!(
+            "it has ended after {updates} updates, and only what was interrupted goes on; give another `--out` for a new run"
+        ),
+    }))
+}
+
+/// What an interrupted run must have in common with the one that goes on with it.
+const OF_ONE_RUN: [&str; 9] = [
+    "explicit_momentum",
+    "fc",
+    "learning_rate",
+    "learning_rate_schedule",
+    "mini_batch",
+    "precision",
+    "seed",
+    "strategy",
+    "weight_decay",
+];
+
+fn refuse_other_settings(experiment: &Experiment, folder: &RunFolder) -> Result<(), Failure> {
+    let configuration = folder.path().join("experiment");
+    // A process that was killed has left none.
+    if !configuration.join("run.toml").is_file() {
+        return Ok(());
+    }
+    let before = config::load(&configuration, &Overrides::default())?.resolved_json();
+    let now = experiment.resolved_json();
+    match OF_ONE_RUN.into_iter().find(|key| before.get(key) != now.get(key)) {
+        None => Ok(()),
+        Some(key) => {
+            let had = before.get(key).map_or("none".to_owned(), Value::to_string);
+            let message = format!("the run in `{}` has {had}", folder.path().display());
+            let help = format!("resume with the same `{key}`");
+            Err(experiment.refuse(key, message, help).into())
+        }
+    }
+}
+
+/// A run that was interrupted is not overwritten by accident.
+fn refuse_to_overwrite(folder: &RunFolder) -> Result<(), Failure> {
+    let summary: Option<Value> = folder.read_json("summary.json", "summary of a run")?;
+    if summary.is_none_or(|summary| summary["interrupted"] != true) {
+        return Ok(());
+    }
+    Err(Failure::input(crate::store::StoreError::Content {
+        path: folder.path().to_owned(),
+        what: "folder for a new run",
+        reason: "it holds an interrupted one; go on with it by `--resume`, or give another `--out`"
+            .to_owned(),
+    }))
 }
 
 fn warn_of_lateness(outcome: &Outcome, remarks: Remarks) {

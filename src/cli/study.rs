@@ -97,6 +97,13 @@ impl StudyVerb {
 pub fn study(verb: &StudyVerb) -> Result<(), Failure> {
     match verb {
         StudyVerb::List { folder, json } => {
+            if let Some(given) = folder.as_ref().filter(|given| !given.is_dir()) {
+                return Err(Failure::input(crate::store::StoreError::Content {
+                    path: given.clone(),
+                    what: "folder of studies",
+                    reason: "it is no folder; give one that holds results of `optimize`".to_owned(),
+                }));
+            }
             let folder = folder.clone().unwrap_or_else(|| PathBuf::from("scratch"));
             list(&folder, if *json { super::Format::Json } else { super::Format::Text })
         }

@@ -96,17 +96,17 @@ impl std::fmt::Display for Departure {
         match self {
             Departure::Time { update, measured_s, interval_s: (low, high) } => write!(
                 f,
-                "time per update {measured_s:.5} s at update {update} is outside of the predicted {low:.5} to {high:.5} s"
+                "time per update {measured_s:.5} s {update} updates after planning is outside of the predicted {low:.5} to {high:.5} s"
             ),
             Departure::Loss { update, measured, interval: (low, high) } => write!(
                 f,
-                "loss {measured:.4} at update {update} is outside of the predicted {low:.4} to {high:.4}"
+                "loss {measured:.4} {update} updates after planning is outside of the predicted {low:.4} to {high:.4}"
             ),
             Departure::Gone { update, machine } => {
-                write!(f, "{machine} is gone at update {update}")
+                write!(f, "{machine} is gone {update} updates after planning")
             }
             Departure::Joined { update, machine } => {
-                write!(f, "{machine} has joined at update {update}")
+                write!(f, "{machine} has joined {update} updates after planning")
             }
         }
     }

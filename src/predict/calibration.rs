@@ -26,6 +26,15 @@ use crate::run::{Lab, RunProgress, in_parallel};
 /// Version of the calibration file.
 const SCHEMA_VERSION: u32 = 3;
 
+fn present_version<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    match u32::deserialize(from)? {
+        SCHEMA_VERSION => Ok(SCHEMA_VERSION),
+        other => Err(serde::de::Error::custom(format!(
+            "it has layout {other}, this program reads {SCHEMA_VERSION}; calibrate again"
+        ))),
+    }
+}
+
 /// A calibration run as it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationCurve {
@@ -40,7 +49,8 @@ pub struct CalibrationCurve {
 /// Everything that predictions are made from; kept as one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Version of this layout.
+    /// Version of this layout; a file of another is refused.
+    #[serde(deserialize_with = "present_version")]
     pub schema_version: u32,
     /// Network that was calibrated.
     pub network: String,

@@ -103,8 +103,20 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     let settings = ["--set", "groups=1", "--set", "updates=2500", "--set", "evaluate_every=500"];
     let whole = bench.json("train", "whole", &settings);
     interrupt(&bench, "train", "parts", &settings);
+    let refused = |more: &[&str], why: &str| {
+        let output = bench.run("train", "parts", &[&settings[..], more].concat());
+        assert_eq!(output.status.code(), Some(3));
+        let words: Vec<String> =
+            error_text(&output).replace('│', " ").split_whitespace().map(str::to_owned).collect();
+        let said = words.join(" ");
+        assert!(said.contains(why), "{said}");
+    };
+    refused(&[], "it holds an interrupted one");
+    refused(&["--resume", "--set", "learning_rate=0.001"], "resume with the same `learning_rate`");
     let resumed = bench.json("train", "parts", &[&settings[..], &["--resume"]].concat());
     assert_eq!(resumed["updates"], 2500);
+    refused(&["--resume"], "it has ended after 2500 updates");
+    refused(&["--resume", "--set", "updates=2510"], "it has ended after 2500 updates");
     let losses = |object: &Value| -> Vec<Value> {
         let curve = object["curve"].as_array().expect("a curve");
         curve.iter().map(|point| point["loss"].clone()).collect()

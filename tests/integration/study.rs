@@ -180,6 +180,7 @@ fn the_study_verbs_list_show_export_and_resume() {
     let listed = json_of(&verb(&["list", &parent, "--json"]));
     assert_eq!(listed["studies"].as_array().map(Vec::len), Some(1));
     assert_eq!(listed["studies"][0]["header"]["method"], "async");
+    assert_eq!(code(&verb(&["list", &format!("{out}-not-there")])), 3);
     let shown = json_of(&verb(&["show", &out, "--json"]));
     assert_eq!(shown["trials"].as_array().map(Vec::len), Some(2));
     let text = verb(&["show", &out]);

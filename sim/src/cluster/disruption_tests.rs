@@ -334,6 +334,9 @@ proptest! {
             prop_assert_eq!(update.written.0, update.read.0 + update.staleness.0 + 1);
         }
         prop_assert!(joined.updates.is_sorted_by_key(|record| record.time));
+        // Whichever of them had more groups.
+        let wrote_twice = first.cycle_time_s().is_some() || second.cycle_time_s().is_some();
+        prop_assert!(!wrote_twice || joined.cycle_time_s().is_some_and(|mean| mean >= 0.0));
         let makespan = joined.makespan - SimTime::ZERO;
         prop_assert_eq!(
             makespan,
