@@ -342,3 +342,17 @@ impl Calibration {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_layout_is_no_calibration() {
+        assert_eq!(present_version(serde_json::json!(SCHEMA_VERSION)).ok(), Some(SCHEMA_VERSION));
+        for other in [0, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1] {
+            let refused = present_version(serde_json::json!(other)).expect_err("another layout");
+            assert!(refused.to_string().contains("calibrate again"), "{refused}");
+        }
+    }
+}
