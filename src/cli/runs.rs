@@ -136,7 +136,7 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
             let folder = run_folder::open(&common.output, "emulate", &experiment.name)?;
             let bar = Bar::new("emulate", experiment.run.updates, common.output.remarks());
             let from = match beginning {
-                Beginning::Fresh => refuse_to_overwrite(&folder).map(|()| None)?,
+                Beginning::Fresh => begin_anew(&experiment, &folder).map(|()| None)?,
                 Beginning::Resumed => Some(emulation_to_resume(&experiment, &folder)?),
             };
             let done = emulate_one(&experiment, from, (common, &folder, &bar))?;
@@ -672,7 +672,7 @@ fn train_one(
 ) -> Result<Done, Failure> {
     let remarks = common.output.remarks();
     let from = match beginning {
-        Beginning::Fresh => refuse_to_overwrite(folder).map(|()| None)?,
+        Beginning::Fresh => begin_anew(experiment, folder).map(|()| None)?,
         Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
     };
     let bar = Bar::new("train", experiment.run.updates, remarks);
@@ -833,7 +833,7 @@ const OF_ONE_RUN: [&str; 9] = [
 
 fn refuse_other_settings(experiment: &Experiment, folder: &RunFolder) -> Result<(), Failure> {
     let configuration = folder.path().join("experiment");
-    // A process that was killed has left none.
+    // Runs of older programs that were killed have left none.
     if !configuration.join("run.toml").is_file() {
         return Ok(());
     }
@@ -850,11 +850,12 @@ fn refuse_other_settings(experiment: &Experiment, folder: &RunFolder) -> Result<
     }
 }
 
-/// A run that was interrupted is not overwritten by accident.
-fn refuse_to_overwrite(folder: &RunFolder) -> Result<(), Failure> {
+/// Gives a folder to a new run, whose configuration lies there from now on, so that it is that of
+/// every state which the run keeps. An interrupted run is not overwritten by accident.
+fn begin_anew(experiment: &Experiment, folder: &RunFolder) -> Result<(), Failure> {
     let summary: Option<Value> = folder.read_json("summary.json", "summary of a run")?;
     if summary.is_none_or(|summary| summary["interrupted"] != true) {
-        return Ok(());
+        return run_folder::write_experiment(folder, experiment);
     }
     Err(Failure::input(crate::store::StoreError::Content {
         path: folder.path().to_owned(),
