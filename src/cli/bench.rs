@@ -361,8 +361,8 @@ impl Found {
         if options.output.json {
             run_folder::print_object(object, folder);
         } else {
-            print!("{text}");
-            println!("\nresults: {}", folder.path().display());
+            out!("{text}");
+            outln!("\nresults: {}", folder.path().display());
         }
         Ok(())
     }
@@ -370,10 +370,7 @@ impl Found {
 
 /// Nothing here is drawn from a seed: all numbers are made up by a formula.
 fn head(configuration: Value) -> Map<String, Value> {
-    let mut head = Map::new();
-    head.insert("schema_version".into(), 1.into());
-    head.insert("verb".into(), "bench".into());
-    head.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    let mut head = json::head_of("bench");
     head.insert("seed".into(), 0.into());
     head.insert("configuration".into(), configuration);
     head.insert("kind".into(), Kind::Measured.to_string().into());

@@ -72,7 +72,7 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
         run_folder::print_object(object, &folder);
     } else {
         for profile in &calibration.profiles {
-            println!("{}", profile_table(profile).to_text());
+            outln!("{}", profile_table(profile).to_text());
         }
         print_summary(&fit_table(&calibration), &folder);
     }

@@ -359,10 +359,7 @@ fn publish(
     folder.write("report.html", report.to_html().as_bytes())?;
     let text = format!("{}\n{}", table.to_text(), speed.to_text());
     folder.write("summary.txt", text.as_bytes())?;
-    let mut object = Map::new();
-    object.insert("schema_version".into(), 1.into());
-    object.insert("verb".into(), "study compare".into());
-    object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    let mut object = json::head_of("study compare");
     object.insert("kind".into(), Kind::Emulated.to_string().into());
     object.insert("grid".into(), json!({ "configurations": n_choices, "gradients": whole }));
     object.insert("methods".into(), json::value(&totals));
@@ -372,7 +369,7 @@ fn publish(
         run_folder::print_object(object, folder);
     } else {
         print_summary(&table, folder);
-        print!("\n{}", speed.to_text());
+        out!("\n{}", speed.to_text());
     }
     Ok(())
 }

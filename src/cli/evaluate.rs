@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::setup::open_lab;
 use super::{Output, json, run_folder};
-use crate::config::{self, Overrides};
 use crate::data::Examples;
 use crate::models::NetworkObjective;
 use crate::report::table::{Cell, SummaryTable};
@@ -16,7 +15,7 @@ use crate::store::{load_model, named_tensors};
 
 /// `omnivore evaluate RUN`.
 pub fn evaluate(path: &Path, export: Option<&str>, output: &Output) -> Result<(), Failure> {
-    let experiment = config::load(&path.join("experiment"), &Overrides::default())?;
+    let experiment = run_folder::kept_experiment(path)?;
     let model = load_model(path)?;
     let lab = open_lab(experiment.clone(), output.remarks())?;
     let objective = lab.objective(experiment.run.seed);
@@ -63,9 +62,9 @@ pub fn evaluate(path: &Path, export: Option<&str>, output: &Output) -> Result<()
     if output.json {
         json::print(&object);
     } else {
-        print!("{}", table.to_text());
+        out!("{}", table.to_text());
         if let Some(Value::String(place)) = object.get("out") {
-            println!("\nexported: {place}");
+            outln!("\nexported: {place}");
         }
     }
     Ok(())

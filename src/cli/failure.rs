@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::output::say;
 use crate::config::ConfigError;
 use crate::optimizer::OptimizerError;
 use crate::optimizer::study::StudyFailure;
@@ -40,12 +41,14 @@ impl Failure {
     /// Prints it to standard error.
     pub fn report(&self) {
         match self {
-            Failure::Input(report) => eprintln!("{report:?}"),
+            Failure::Input(report) => say(format_args!("{report:?}")),
             Failure::Internal(text) => {
-                eprintln!("internal error: {text}\nThis is a bug of omnivore; please report it.");
+                say(format_args!(
+                    "internal error: {text}\nThis is a bug of omnivore; please report it."
+                ));
             }
             Failure::Unmet(text) | Failure::Infeasible(text) | Failure::Interrupted(text) => {
-                eprintln!("{text}")
+                say(format_args!("{text}"))
             }
         }
     }

@@ -33,11 +33,17 @@ pub fn value(of: &impl Serialize) -> Value {
 }
 
 /// The head that every object has.
-pub fn head(verb: &str, experiment: &Experiment, kind: Kind) -> Map<String, Value> {
+pub fn head_of(verb: &str) -> Map<String, Value> {
     let mut head = Map::new();
     head.insert("schema_version".into(), SCHEMA_VERSION.into());
     head.insert("verb".into(), verb.into());
     head.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    head
+}
+
+/// The head of what is about one configuration.
+pub fn head(verb: &str, experiment: &Experiment, kind: Kind) -> Map<String, Value> {
+    let mut head = head_of(verb);
     head.insert("seed".into(), experiment.run.seed.0.into());
     head.insert("configuration".into(), experiment.resolved_json());
     head.insert("kind".into(), kind.to_string().into());
@@ -240,5 +246,5 @@ fn predicted_curve(prediction: &Prediction) -> Vec<Value> {
 /// Prints the one object of this process.
 pub fn print(object: &Map<String, Value>) {
     let text = serde_json::to_string_pretty(object).unwrap_or_else(|error| error.to_string());
-    println!("{text}");
+    outln!("{text}");
 }

@@ -3,6 +3,11 @@
 //! Data goes to standard output, progress and messages to standard error. A verb returns what it
 //! found or a [`Failure`]; this is the only place where that becomes text and an exit code.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
+
 mod bench;
 mod calibrate;
 mod compare;

@@ -8,6 +8,7 @@ use omnivore_sim::cluster::Checkpoint;
 use omnivore_sim::trace::CurvePoint;
 
 use super::Failure;
+use super::output::say;
 use crate::run::RunProgress;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -119,6 +120,6 @@ impl RunProgress for Silent {
 /// A remark to standard error.
 pub fn remark(remarks: Remarks, text: &str) {
     if remarks == Remarks::Shown {
-        eprintln!("{text}");
+        say(format_args!("{text}"));
     }
 }

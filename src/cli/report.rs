@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::Output;
 use super::failure::Failure;
 use super::run_folder::{self, write_figures, write_table};
+use super::{Output, json};
 use crate::report::figure::{Drawn, Source};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::joined::{JoinedRun, curve_table, overview, pictures, run_table};
@@ -54,19 +54,16 @@ pub fn report(paths: &[PathBuf], output: &Output) -> Result<(), Failure> {
     };
     folder.write("report.html", page.to_html().as_bytes())?;
     if output.json {
-        let mut object = Map::new();
-        object.insert("schema_version".into(), 1.into());
-        object.insert("verb".into(), "report".into());
-        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        let mut object = json::head_of("report");
         let names: Vec<Value> = runs.iter().map(|run| run.name.clone().into()).collect();
         object.insert("runs".into(), names.into());
         run_folder::print_object(object, &folder);
         return Ok(());
     }
     for table in &tables {
-        print!("{}", table.to_text());
+        out!("{}", table.to_text());
     }
-    println!("\nresults: {}", folder.path().display());
+    outln!("\nresults: {}", folder.path().display());
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::{Output, json};
-use crate::config::{Experiment, Precision};
+use crate::config::{self, Experiment, Overrides, Precision};
 use crate::data::Dataset;
 use crate::predict::Prediction;
 use crate::report::figure::{Figure, Source, draw, draw_grid};
@@ -16,17 +16,39 @@ use crate::report::runs::{
 };
 use crate::report::table::{LongTable, SummaryTable};
 use crate::run::{Kind, LabError, Outcome};
-use crate::store::{Manifest, RunFolder, model_bytes};
+use crate::store::{Manifest, RunFolder, StoreError, model_bytes, read_optional};
 
 /// Where results go without `--out`; git ignores it.
 const SCRATCH: &str = "scratch";
 
+/// The folder inside a run folder that holds its configuration.
+const CONFIGURATION: &str = "experiment";
+
 /// The folder for the results of a verb: that of `--out`, or a new one.
+///
+/// A folder with the results of another verb is refused, whose files would be mixed with new ones;
+/// but a calibration serves whatever is done beside it, and what `trace` writes has names of its own.
 pub fn open(output: &Output, verb: &str, name: &str) -> Result<RunFolder, Failure> {
-    Ok(match &output.out {
-        Some(path) => RunFolder::create(path)?,
-        None => RunFolder::create_new(&Path::new(SCRATCH).join(format!("{verb}-{name}")))?,
-    })
+    let Some(path) = &output.out else {
+        return Ok(RunFolder::create_new(&Path::new(SCRATCH).join(format!("{verb}-{name}")))?);
+    };
+    if verb != "trace"
+        && let Some(before) = verb_of(path)?.filter(|before| *before != verb)
+        && before != "calibrate"
+    {
+        let reason = format!("it holds what `{before}` has made; give another `--out`");
+        let (path, what) = (path.clone(), "folder for the results");
+        return Err(StoreError::Content { path, what, reason }.into());
+    }
+    Ok(RunFolder::create(path)?)
+}
+
+/// The verb that has left its manifest in a folder.
+fn verb_of(folder: &Path) -> Result<Option<String>, Failure> {
+    let Some(text) = read_optional(&folder.join("manifest.toml"))? else { return Ok(None) };
+    let manifest: Option<toml::Table> = toml::from_str(&String::from_utf8_lossy(&text)).ok();
+    let verb = manifest.as_ref().and_then(|manifest| manifest.get("verb")?.as_str());
+    Ok(verb.map(str::to_owned))
 }
 
 /// What a manifest says beside the experiment.
@@ -67,11 +89,24 @@ pub fn write_head(
 
 /// Writes the configuration with all that it names.
 pub fn write_experiment(folder: &RunFolder, experiment: &Experiment) -> Result<(), Failure> {
-    let configuration = folder.path().join("experiment");
+    let configuration = folder.path().join(CONFIGURATION);
     for (path, text) in experiment.bundle(&absolute(&configuration)?) {
-        folder.write(Path::new("experiment").join(path), text.as_bytes())?;
+        folder.write(Path::new(CONFIGURATION).join(path), text.as_bytes())?;
     }
     Ok(())
+}
+
+/// The experiment of a kept run, under the name of the run's folder.
+pub fn kept_experiment(run: &Path) -> Result<Experiment, Failure> {
+    let mut experiment = config::load(&run.join(CONFIGURATION), &Overrides::default())?;
+    experiment.name = folder_name(run);
+    Ok(experiment)
+}
+
+/// The name of a run's folder, also of `.`.
+pub fn folder_name(run: &Path) -> String {
+    let resolved = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    resolved.file_name().unwrap_or(run.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
@@ -179,6 +214,6 @@ pub fn print_object(mut object: Map<String, Value>, folder: &RunFolder) {
 
 /// Prints a summary table and where everything is.
 pub fn print_summary(table: &SummaryTable, folder: &RunFolder) {
-    print!("{}", table.to_text());
-    println!("\nresults: {}", folder.path().display());
+    out!("{}", table.to_text());
+    outln!("\nresults: {}", folder.path().display());
 }

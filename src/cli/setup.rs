@@ -2,15 +2,18 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::progress::{Remarks, remark};
-use super::{Common, Format, json};
-use crate::config::{self, Experiment, Loaded, Overrides};
+use super::{Common, Format, Output, json};
+use crate::config::{self, Experiment, Loaded, ObjectiveChoice, Overrides, Sweep};
 use crate::devices::{self, Unavailable};
+use crate::kernels::MixedPath;
+use crate::predict::Calibration;
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::Lab;
+use crate::run::{Examination, Lab};
+use crate::store::read_json;
 
 /// The overrides of a command line.
 pub fn overrides(common: &Common) -> Overrides {
@@ -29,49 +32,75 @@ pub fn open_lab(experiment: Experiment, remarks: Remarks) -> Result<Lab, Failure
 /// `omnivore new NAME`.
 pub fn new(name: &Path) -> Result<(), Failure> {
     let folder = config::create(name)?;
-    println!("wrote `{}`", folder.display());
-    println!("next: omnivore check {0}, then omnivore optimize {0}", folder.display());
+    outln!("wrote `{}`", folder.display());
+    outln!("next: omnivore check {0}, then omnivore optimize {0}", folder.display());
     Ok(())
 }
 
 /// `omnivore check FILE`.
 pub fn check(common: &Common) -> Result<(), Failure> {
+    let remarks = common.output.remarks();
     match config::load_any(&common.file, &overrides(common))? {
         Loaded::Run(experiment) => {
-            if experiment.search.is_some() {
-                experiment.require_search()?;
-            }
+            examine([&*experiment], remarks)?;
             if common.output.json {
-                let mut object = Map::new();
-                object.insert("schema_version".into(), 1.into());
-                object.insert("verb".into(), "check".into());
-                object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+                let mut object = json::head_of("check");
                 object.insert("seed".into(), experiment.run.seed.0.into());
                 object.insert("configuration".into(), experiment.resolved_json());
                 json::print(&object);
             } else {
-                print!("{}", experiment.to_toml());
+                out!("{}", experiment.to_toml());
             }
-        }
-        Loaded::Sweep(sweep) if common.output.json => {
-            let runs: Vec<Value> = sweep
-                .runs
-                .iter()
-                .map(|run| json!({ "name": run.name, "configuration": run.experiment.resolved_json() }))
-                .collect();
-            let mut object = Map::new();
-            object.insert("schema_version".into(), 1.into());
-            object.insert("verb".into(), "check".into());
-            object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
-            object.insert("runs".into(), runs.into());
-            json::print(&object);
         }
         Loaded::Sweep(sweep) => {
-            println!("# a sweep of {} runs", sweep.runs.len());
-            for run in &sweep.runs {
-                println!("{}", run.name);
-            }
+            examine(sweep.runs.iter().map(|run| &run.experiment), remarks)?;
+            print_sweep(&sweep, &common.output);
         }
+    }
+    Ok(())
+}
+
+fn print_sweep(sweep: &Sweep, output: &Output) {
+    if output.json {
+        let runs: Vec<Value> = sweep
+            .runs
+            .iter()
+            .map(|run| json!({ "name": run.name, "configuration": run.experiment.resolved_json() }))
+            .collect();
+        let mut object = json::head_of("check");
+        object.insert("runs".into(), runs.into());
+        json::print(&object);
+        return;
+    }
+    outln!("# a sweep of {} runs", sweep.runs.len());
+    for run in &sweep.runs {
+        outln!("{}", run.name);
+    }
+}
+
+/// Finds what the verbs that run the experiments would refuse before they begin, and says what only
+/// those that need real gradients would.
+fn examine<'a>(
+    experiments: impl IntoIterator<Item = &'a Experiment>,
+    remarks: Remarks,
+) -> Result<(), Failure> {
+    let mut examination = Examination::default();
+    for experiment in experiments {
+        if experiment.search.is_some() {
+            experiment.require_search()?;
+        }
+        if let Some(ObjectiveChoice::Calibration(file) | ObjectiveChoice::FittedQuadratic(file)) =
+            &experiment.objective
+        {
+            read_json::<Calibration>(file.full(), "calibration")?;
+        }
+        examination.examine(experiment)?;
+    }
+    for reason in &examination.only_simulated {
+        remark(
+            remarks,
+            &format!("real gradients are not possible here, only `simulate`: {reason}"),
+        );
     }
     Ok(())
 }
@@ -92,11 +121,9 @@ pub fn devices(format: Format) -> Result<(), Failure> {
                 })
             })
             .collect();
-        let mut object = Map::new();
-        object.insert("schema_version".into(), 1.into());
-        object.insert("verb".into(), "devices".into());
-        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        let mut object = json::head_of("devices");
         object.insert("devices".into(), rows.into());
+        object.insert("bf16".into(), MixedPath::detect().map(|path| path.to_string()).into());
         json::print(&object);
         return Ok(());
     }
@@ -112,6 +139,10 @@ pub fn devices(format: Format) -> Result<(), Failure> {
             Cell::Text(status.description.to_owned()),
         ]);
     }
-    print!("{}", table.to_text());
+    out!("{}", table.to_text());
+    match MixedPath::detect() {
+        Some(path) => outln!("\n`precision = \"bf16\"` on the CPU: by {path}"),
+        None => outln!("\n`precision = \"bf16\"`: this processor lacks the instructions"),
+    }
     Ok(())
 }

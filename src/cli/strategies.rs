@@ -1,23 +1,20 @@
 //! `omnivore strategies`: what can be chosen, and by which rule it works.
 
 use omnivore_sim::protocol::{Card, FcSupport, Grouping, Knob, KnobValue, StrategySpec};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Format, json};
 
 /// `omnivore strategies`.
 pub fn strategies(format: Format) {
     if format == Format::Json {
-        let mut object = Map::new();
-        object.insert("schema_version".into(), 1.into());
-        object.insert("verb".into(), "strategies".into());
-        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        let mut object = json::head_of("strategies");
         let cards: Vec<Value> = StrategySpec::CARDS.iter().map(|card| card_json(card)).collect();
         object.insert("strategies".into(), cards.into());
         json::print(&object);
     } else {
         let texts: Vec<String> = StrategySpec::CARDS.iter().map(|card| describe(card)).collect();
-        print!("{}", texts.join("\n"));
+        out!("{}", texts.join("\n"));
     }
 }
 

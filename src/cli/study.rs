@@ -577,16 +577,13 @@ fn list(folder: &Path, format: super::Format) -> Result<(), Failure> {
     }
     match format {
         super::Format::Json => print_object("study list", "studies", rows),
-        super::Format::Text => print!("{}", table.to_text()),
+        super::Format::Text => out!("{}", table.to_text()),
     }
     Ok(())
 }
 
 fn print_object(verb: &str, key: &str, rows: Vec<Value>) {
-    let mut object = Map::new();
-    object.insert("schema_version".into(), 1.into());
-    object.insert("verb".into(), verb.into());
-    object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    let mut object = json::head_of(verb);
     object.insert(key.into(), rows.into());
     json::print(&object);
 }
@@ -599,11 +596,11 @@ fn show(folder: &Path, format: super::Format) -> Result<(), Failure> {
         return Ok(());
     }
     for (key, value) in &header {
-        println!("{key}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        outln!("{key}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     }
     let states = TrialState::ALL.map(|state| (state.word(), count(&trials, state)));
     let states = states.iter().filter(|(_, n)| *n > 0).map(|(word, n)| format!("{n} {word}"));
-    println!("trials: {}\n", states.collect::<Vec<_>>().join(", "));
+    outln!("trials: {}\n", states.collect::<Vec<_>>().join(", "));
     let headers =
         ["trial", "round", "role", "g", "μ", "η", "state", "updates", "time (s)", "reason"];
     let mut table = SummaryTable::new("", headers);
@@ -620,7 +617,7 @@ fn show(folder: &Path, format: super::Format) -> Result<(), Failure> {
         row.push(Cell::Text(trial.reason.clone().unwrap_or_default()));
         table.rows.push(row);
     }
-    print!("{}", table.to_text());
+    out!("{}", table.to_text());
     Ok(())
 }
 

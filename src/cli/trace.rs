@@ -13,7 +13,7 @@ use super::progress::Silent;
 use super::run_folder::{self, Circumstances, write_figures, write_head, write_table};
 use super::runs::{read_state, timing_of};
 use super::{Output, TraceOptions, json};
-use crate::config::{self, Experiment, Overrides};
+use crate::config::Experiment;
 use crate::report::figure::Source;
 use crate::report::table::{Cell, SummaryTable};
 use crate::report::timeline::{Difference, Window, event_table, gantt, perfetto};
@@ -27,7 +27,6 @@ const TOLERANCE: f64 = 0.1;
 /// A kept run with what everybody did.
 struct Kept {
     /// That of its folder.
-    name: String,
     experiment: Experiment,
     kind: Kind,
     trace: Trace,
@@ -44,13 +43,12 @@ impl Kept {
     /// Reads the events that a real run has kept, or simulates again the events of a run on the
     /// virtual clock, which its configuration and seed fix.
     fn open(path: &Path) -> Result<Self, Failure> {
-        let experiment = config::load(&path.join("experiment"), &Overrides::default())?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let experiment = run_folder::kept_experiment(path)?;
         if let Some(trace) = read_state(path)?.map(|kept| kept.trace()) {
             if trace.timeline.is_empty() {
                 return Err(unusable(path, "it was made before runs kept their events; repeat it"));
             }
-            return Ok(Kept { name, experiment, kind: Kind::Measured, trace });
+            return Ok(Kept { experiment, kind: Kind::Measured, trace });
         }
         let summary: Summary = read_json(&path.join("summary.json"), "summary of a run")?;
         if summary.kind == Kind::Measured {
@@ -61,11 +59,11 @@ impl Kept {
             ..experiment.run.scenario(timing_of(&experiment)?)
         };
         let trace = run::simulate(&scenario, None, &Silent)?.trace;
-        Ok(Kept { name, experiment, kind: summary.kind, trace })
+        Ok(Kept { experiment, kind: summary.kind, trace })
     }
 
     fn title(&self) -> String {
-        format!("{}, seed {}: {}", self.name, self.experiment.run.seed.0, self.kind)
+        format!("{}, seed {}: {}", self.experiment.name, self.experiment.run.seed.0, self.kind)
     }
 }
 
@@ -83,7 +81,7 @@ pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(),
     let kept = Kept::open(path)?;
     let other = options.against.as_deref().map(Kept::open).transpose()?;
     let window = window(options, &kept.trace)?;
-    let folder = run_folder::open(output, "trace", &kept.name)?;
+    let folder = run_folder::open(output, "trace", &kept.experiment.name)?;
     let about = Circumstances {
         verb: "trace",
         kind: kept.kind,
@@ -120,8 +118,8 @@ fn publish(output: &Output, object: Map<String, Value>, text: &str, folder: &Run
     if output.json {
         run_folder::print_object(object, folder);
     } else {
-        print!("{text}");
-        println!("\nresults: {}", folder.path().display());
+        out!("{text}");
+        outln!("\nresults: {}", folder.path().display());
     }
 }
 

@@ -141,7 +141,7 @@ fn judge_of(experiment: &Experiment, remarks: Remarks) -> Result<(Judge, Vec<Pro
             (Judge::Quadratic(Box::new(quadratic(experiment, of)?), goal()?), Vec::new())
         }
         None => {
-            let text = "no `objective` is set: times per update only, no updates to target";
+            let text = "no `objective` is set: times per update only, and no updates to target; `omnivore calibrate` makes a calibration, and `objective = { calibration = \"FILE\" }` takes it";
             remark(remarks, text);
             (Judge::TimesOnly, Vec::new())
         }

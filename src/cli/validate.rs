@@ -325,8 +325,8 @@ impl Desk<'_> {
         if common.output.json {
             run_folder::print_object(object, folder);
         } else {
-            print!("{text}");
-            println!("\nresults: {}", folder.path().display());
+            out!("{text}");
+            outln!("\nresults: {}", folder.path().display());
         }
         Ok(())
     }

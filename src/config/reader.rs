@@ -111,7 +111,9 @@ impl<'a> Field<'a> {
     /// A text that is not empty.
     pub(super) fn text(&self) -> Option<&'a str> {
         match &self.node.value {
-            Value::Text(text) if text.trim().is_empty() => self.out_of_range("a text in quotes"),
+            Value::Text(text) if text.trim().is_empty() => {
+                self.out_of_range("a text that is not empty")
+            }
             Value::Text(text) => Some(text),
             _ => self.wrong_type("a text in quotes"),
         }

@@ -713,10 +713,13 @@ fn read_cycle_time(field: &Field<'_>, updates: Option<u64>) -> Option<TimingChoi
 
 /// `"proportional"` or `{ first = share }`.
 pub(super) fn read_hardware_split(field: &Field<'_>) -> Option<DeviceSplit> {
-    if let Value::Table(_) = &field.node.value {
-        return field.only_entry(&["first"])?.number(Bound::Share).map(DeviceSplit::First);
+    match &field.node.value {
+        Value::Table(_) => {
+            field.only_entry(&["first"])?.number(Bound::Share).map(DeviceSplit::First)
+        }
+        Value::Text(_) => field.choice(&[("proportional", DeviceSplit::Proportional)]),
+        _ => field.wrong_type("\"proportional\", or { first = SHARE } with a share from 0 to 1"),
     }
-    field.choice(&[("proportional", DeviceSplit::Proportional)])
 }
 
 /// `Some(None)` where the key is not there.

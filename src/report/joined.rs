@@ -169,6 +169,10 @@ pub fn curve_table(runs: &[JoinedRun]) -> Result<LongTable, TableError> {
         .float("accuracy", float("accuracy"))
 }
 
+fn counted(runs: usize) -> String {
+    if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
+}
+
 /// The runs for reading.
 pub fn overview(runs: &[JoinedRun]) -> SummaryTable {
     let headers = [
@@ -183,7 +187,7 @@ pub fn overview(runs: &[JoinedRun]) -> SummaryTable {
         "last loss",
         "updates to target",
     ];
-    let mut table = SummaryTable::new(format!("{} runs", runs.len()), headers);
+    let mut table = SummaryTable::new(counted(runs.len()), headers);
     for run in runs {
         let setting = |key: &str| Cell::optional(run.setting(key).and_then(Value::as_f64));
         let staleness = run.object.get("staleness").and_then(|s| s.get("mean")?.as_f64());
@@ -192,7 +196,7 @@ pub fn overview(runs: &[JoinedRun]) -> SummaryTable {
             Cell::Text(run.name.clone()),
             Cell::Text(run.kind()),
             Cell::Text(run.cluster()),
-            setting("groups"),
+            run.setting("groups").and_then(Value::as_u64).map_or(Cell::Absent, Cell::Integer),
             setting("explicit_momentum"),
             setting("learning_rate"),
             Cell::optional(run.number("time_per_update_s")),

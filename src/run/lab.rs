@@ -1,5 +1,6 @@
 //! An experiment with its data, network and device at hand.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
@@ -66,18 +67,12 @@ impl Lab {
     /// # Errors
     /// [`LabError`] with the first thing that does not fit.
     pub fn open(experiment: Experiment) -> Result<Self, LabError> {
-        let refuse =
-            |message: String, help: &str| experiment.refuse("device", message, help.to_owned());
-        let name: DeviceName = experiment
-            .run
-            .device
-            .parse()
-            .map_err(|error: devices::DeviceError| refuse(error.to_string(), ""))?;
+        let name = named(&experiment, "device", &experiment.run.device)?;
         let device = devices::open(name).map_err(|error| {
-            refuse(error.to_string(), "`omnivore devices` lists the devices of this machine")
+            let help = "`omnivore devices` lists the devices of this machine";
+            experiment.refuse("device", error.to_string(), help.to_owned())
         })?;
-        let held_out = experiment.run.validation_examples as usize;
-        let data = data::load(&source(&experiment.run.data), held_out)?;
+        let data = dataset(&experiment)?;
         experiment.check_against_data(&facts(&data))?;
         let model = model(&experiment, "device", (name, &device))?;
         let objective = NetworkObjective::new(
@@ -104,7 +99,7 @@ impl Lab {
                 let help = "`omnivore devices` lists the devices of this machine";
                 experiment.refuse("split", error.to_string(), help.to_owned())
             };
-            let device: DeviceName = part.device.parse().map_err(refuse)?;
+            let device = named(&experiment, "split", &part.device)?;
             let opened = devices::open(device).map_err(refuse)?;
             let model = model(&experiment, "split", (device, &opened))?;
             Ok(Sharer { device, model })
@@ -222,14 +217,83 @@ fn model(
     key: &'static str,
     (name, device): (DeviceName, &Device),
 ) -> Result<Arc<Model>, LabError> {
-    let run = &experiment.run;
-    if run.precision == Precision::Bf16 && matches!(name, DeviceName::Cuda(_)) {
+    refuse_precision(experiment, key, name)?;
+    let model = Model::new(&experiment.network, device)?;
+    Ok(Arc::new(model.with_arithmetic(experiment.run.arithmetic()?)?))
+}
+
+fn refuse_precision(experiment: &Experiment, key: &str, name: DeviceName) -> Result<(), LabError> {
+    if experiment.run.precision == Precision::Bf16 && matches!(name, DeviceName::Cuda(_)) {
         let message = format!("`{name}` does not compute in bf16, which is for the CPU");
         let help = "set `precision = \"f32\"`, or compute on `flex`".to_owned();
         return Err(experiment.refuse(key, message, help).into());
     }
-    let model = Model::new(&experiment.network, device)?;
-    Ok(Arc::new(model.with_arithmetic(run.arithmetic()?)?))
+    Ok(())
+}
+
+/// The device that a key of the experiment names.
+fn named(experiment: &Experiment, key: &str, name: &str) -> Result<DeviceName, LabError> {
+    let parsed: Result<DeviceName, devices::DeviceError> = name.parse();
+    Ok(parsed.map_err(|error| experiment.refuse(key, error.to_string(), String::new()))?)
+}
+
+fn dataset(experiment: &Experiment) -> Result<Dataset, LabError> {
+    let held_out = experiment.run.validation_examples as usize;
+    Ok(data::load(&source(&experiment.run.data), held_out)?)
+}
+
+/// Finds what [`Lab::open`] would refuse, before anything is run. Reads data once for all
+/// experiments that share them, and computes nothing.
+#[derive(Default)]
+pub struct Examination {
+    data: Vec<(DataChoice, u32, DataFacts)>,
+    /// Why this machine or the data cannot give real gradients; simulation needs neither.
+    pub only_simulated: BTreeSet<String>,
+}
+
+impl Examination {
+    /// Examines an experiment.
+    ///
+    /// # Errors
+    /// [`LabError`] for what no verb can do.
+    pub fn examine(&mut self, experiment: &Experiment) -> Result<(), LabError> {
+        let run = &experiment.run;
+        let parts = run.split.iter().map(|part| ("split", part.device.as_str()));
+        for (key, name) in [("device", run.device.as_str())].into_iter().chain(parts) {
+            let device = named(experiment, key, name)?;
+            refuse_precision(experiment, key, device)?;
+            if let Err(error) = devices::open(device) {
+                self.only_simulated.insert(error.to_string());
+            }
+        }
+        run.arithmetic()?;
+        match self.examine_data(experiment) {
+            Ok(()) => {}
+            Err(LabError::Config(error)) if !error.mistakes().is_empty() => {
+                self.only_simulated.extend(error.mistakes().iter().map(ToString::to_string));
+            }
+            Err(error) => {
+                self.only_simulated.insert(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn examine_data(&mut self, experiment: &Experiment) -> Result<(), LabError> {
+        let run = &experiment.run;
+        let is_known =
+            |(data, held_out, _): &&_| (data, held_out) == (&run.data, &run.validation_examples);
+        let known = self.data.iter().find(is_known).map(|(.., facts)| *facts);
+        let facts = match known {
+            Some(facts) => facts,
+            None => {
+                let facts = facts(&dataset(experiment)?);
+                self.data.push((run.data.clone(), run.validation_examples, facts));
+                facts
+            }
+        };
+        Ok(experiment.check_against_data(&facts)?)
+    }
 }
 
 /// Names the path of mixed precision to take instead of the best; see [`Arithmetic::mixed`].
@@ -307,7 +371,8 @@ impl RunConfig {
         Ok(match self.precision {
             Precision::F32 => Arithmetic::default(),
             Precision::Bf16 => {
-                let forced = std::env::var_os(PATH_VARIABLE);
+                // Set to nothing is as good as not set, as with most programs.
+                let forced = std::env::var_os(PATH_VARIABLE).filter(|word| !word.is_empty());
                 let word = forced.as_ref().map(|word| word.to_string_lossy());
                 Arithmetic::mixed(word.as_deref())?.unwrap_or_default()
             }

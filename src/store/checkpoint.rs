@@ -14,7 +14,7 @@ use super::{RunFolder, StoreError, read, read_json};
 const MODEL_FILE: &str = "model.safetensors";
 
 /// File of everything else that a run needs to go on.
-const STATE_FILE: &str = "state.json";
+pub(super) const STATE_FILE: &str = "state.json";
 
 /// A run's state: its model and whatever its owner keeps beside it.
 #[derive(Clone, Debug)]

@@ -109,6 +109,29 @@ impl RunFolder {
         self.write(name, format!("{text}\n").as_bytes())
     }
 
+    /// Whether a run has left its state here.
+    pub fn holds_state(&self) -> bool {
+        self.path.join(checkpoint::STATE_FILE).exists()
+    }
+
+    /// Takes away the state and the summary of a run that was here, so that they are not taken for
+    /// those of the next one.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason.
+    pub fn forget_run(&self) -> Result<(), StoreError> {
+        for name in [checkpoint::STATE_FILE, "summary.json"] {
+            let path = self.path.join(name);
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::Write { path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Reads back a value written as JSON; `None` where there is no such file.
     ///
     /// # Errors

@@ -112,6 +112,9 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
         assert!(said.contains(why), "{said}");
     };
     refused(&[], "it holds an interrupted one");
+    // One that was killed leaves its state but no summary.
+    std::fs::remove_file(bench.path("parts/summary.json")).expect("it was there");
+    refused(&[], "it holds an interrupted one");
     refused(&["--resume", "--set", "learning_rate=0.001"], "resume with the same `learning_rate`");
     let resumed = bench.json("train", "parts", &[&settings[..], &["--resume"]].concat());
     assert_eq!(resumed["updates"], 2500);

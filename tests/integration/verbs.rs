@@ -1,6 +1,6 @@
 //! Verbs that set up and look at runs.
 
-use crate::program::{Bench, code, error_text, json_of, program};
+use crate::program::{Bench, code, error_text, files, json_of, program};
 
 #[test]
 fn a_new_experiment_passes_its_check() {
@@ -21,6 +21,55 @@ fn the_checked_configuration_is_an_experiment_again() {
     let resolved = Bench::with(&String::from_utf8_lossy(&check.stdout));
     let again = program().arg("check").arg(resolved.path("run.toml")).output().expect("it starts");
     assert_eq!(check.stdout, again.stdout);
+}
+
+#[test]
+fn a_check_refuses_what_no_verb_can_do_and_says_what_only_real_gradients_cannot() {
+    let bench = Bench::new();
+    let check = |setting: &str| {
+        let mut check = program();
+        check.arg("check").arg(bench.path("run.toml")).args(["--set", setting]);
+        check.output().expect("it starts")
+    };
+    for (setting, why) in
+        [("device=gpu", "`gpu` is no device"), ("objective={ calibration = 'no.json' }", "no.json")]
+    {
+        let output = check(setting);
+        assert_eq!(code(&output), 3, "{setting}");
+        assert!(error_text(&output).contains(why), "{}", error_text(&output));
+    }
+    for (setting, why) in [("mini_batch=100000", "100000"), ("device=cuda:99", "cuda:99")] {
+        let output = check(setting);
+        assert_eq!(code(&output), 0, "{setting}");
+        let said = error_text(&output);
+        assert!(said.contains("only `simulate`") && said.contains(why), "{said}");
+    }
+}
+
+/// A pipe whose reader has gone is no fault of the program, with whatever it had to say.
+#[cfg(unix)]
+#[test]
+fn a_reader_that_goes_away_ends_no_verb() {
+    for arguments in [&["strategies"][..], &["devices"], &["strategies", "--json"]] {
+        let mut child = program();
+        child.args(arguments).stdout(std::process::Stdio::piped());
+        let mut child = child.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(code(&output), 0, "{}", error_text(&output));
+    }
+}
+
+#[test]
+fn a_folder_with_the_results_of_another_verb_is_refused_and_left_alone() {
+    let bench = Bench::new();
+    bench.json("emulate", "out", &["--set", "updates=4"]);
+    let before = files(&bench.path("out"));
+    let output = bench.run("simulate", "out", &[]);
+    assert_eq!(code(&output), 3);
+    assert!(error_text(&output).contains("`emulate`"), "{}", error_text(&output));
+    assert_eq!(files(&bench.path("out")), before);
+    bench.json("emulate", "out", &["--set", "updates=8"]);
 }
 
 #[test]

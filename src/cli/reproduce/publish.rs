@@ -131,10 +131,7 @@ impl Reproduced {
     }
 
     fn object(&self) -> Map<String, Value> {
-        let mut object = Map::new();
-        object.insert("schema_version".into(), 1.into());
-        object.insert("verb".into(), "reproduce".into());
-        object.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        let mut object = json::head_of("reproduce");
         object.insert("id".into(), self.expectation.id.clone().into());
         object.insert("title".into(), self.expectation.title.clone().into());
         object.insert("claim".into(), self.expectation.claim.clone().into());
@@ -262,10 +259,10 @@ pub fn publish_all(
             })
             .collect();
         let text = serde_json::to_string_pretty(&objects).map_err(Failure::internal)?;
-        println!("{text}");
+        outln!("{text}");
     } else {
-        print!("{}", texts.join("\n"));
-        println!("\nresults: {}", folder.path().display());
+        out!("{}", texts.join("\n"));
+        outln!("\nresults: {}", folder.path().display());
     }
     Ok(())
 }
