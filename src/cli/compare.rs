@@ -21,7 +21,7 @@ use crate::optimizer::methods::{Fixed, Model, Practice, Ranked};
 use crate::optimizer::study::{Trial, best_time_s, conduct, total_gradients};
 use crate::optimizer::{
     Candidate, Choice, Execution, Forecast, Goal, Laboratory, Method, choices, predict_choice,
-    scenario_of, sift,
+    rank_candidates, scenario_of, sift,
 };
 use crate::predict::Prediction;
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
@@ -221,20 +221,21 @@ impl Cluster {
         let target = self.calibration.loss_target(goal.target())?;
         let curvature = self.calibration.effective_curvature;
         let stable = sift(experiment, &self.calibration.profiles, curvature)?.stable;
-        let mut ranked: Vec<Ranked> = self
-            .predictions
-            .iter()
-            .filter(|(choice, _)| stable.contains(choice))
-            .map(|(choice, prediction)| {
-                let predicted = Forecast::of(prediction, target);
-                Ranked::from(&Candidate { choice: *choice, predicted })
-            })
-            .collect();
-        ranked.sort_by(|a, b| a.time_s.total_cmp(&b.time_s));
+        let of = |(choice, prediction): &(Choice, Prediction)| Candidate {
+            choice: *choice,
+            predicted: Forecast::of(prediction, target),
+        };
+        let is_stable = |of: &&(Choice, Prediction)| stable.contains(&of.0);
+        let mut candidates: Vec<Candidate> =
+            self.predictions.iter().filter(is_stable).map(of).collect();
+        rank_candidates(&mut candidates);
+        let updates = experiment.run.updates;
+        let ranked = candidates.iter().map(|one| Ranked::of(one, updates, target)).collect();
         Ok(Model {
             space: space_of(experiment)?,
             ranked,
-            verify: search.verify as usize,
+            verify: search.verify.min(budget.trials) as usize,
+            level: goal.level(),
             // A grid that was looked up has no models to go on from.
             probe_s: None,
             gradients: budget.gradients.map(|limit| limit.saturating_sub(spent)),

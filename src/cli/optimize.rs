@@ -15,7 +15,7 @@ use super::{Common, json};
 use crate::config::{self, Budget, Execute, Experiment, Pacing as PacingChoice, Replan, Target};
 use crate::optimizer::elastic::Elastic;
 use crate::optimizer::methods::{
-    ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space, twin,
+    ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, Space, twin, unused,
 };
 use crate::optimizer::study::{
     Origin, Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
@@ -80,6 +80,9 @@ pub(super) fn in_folder(
     folder: &RunFolder,
     header: &str,
 ) -> Result<(), Failure> {
+    for text in unused(experiment.require_search()?, method) {
+        remark(common.output.remarks(), &text);
+    }
     if method != Method::Model {
         return study::search_by_trials(common, experiment, method, folder, header);
     }
@@ -233,6 +236,8 @@ impl Desk<'_> {
         let budget = space.budget;
         let spent = self.calibration.real_gradients;
         let round = budget.map_or(space.verify, |budget| budget.round);
+        let updates = experiment.run.updates;
+        let target = self.calibration.loss_target(self.goal.target())?;
         Ok(Model {
             space: Space {
                 choices: choices(experiment)?,
@@ -241,8 +246,9 @@ impl Desk<'_> {
                 round: round as usize,
                 seed: experiment.run.seed,
             },
-            ranked: candidates.iter().map(Ranked::from).collect(),
-            verify: space.verify as usize,
+            ranked: candidates.iter().map(|one| Ranked::of(one, updates, target)).collect(),
+            verify: budget.map_or(space.verify, |budget| space.verify.min(budget.trials)) as usize,
+            level: self.goal.level(),
             probe_s: probe_s(experiment, candidates)?,
             gradients: budget.and_then(|b| b.gradients).map(|limit| limit.saturating_sub(spent)),
             seconds: budget.and_then(|budget| budget.seconds),

@@ -20,7 +20,7 @@ pub use goal::{Goal, UntilReached};
 pub use methods::Method;
 pub use search::{
     Candidate, Choice, Forecast, Interval, Sifted, Unstable, choices, devices, predict_choice,
-    scenario_of, search, sift, times_per_update,
+    rank_candidates, scenario_of, search, sift, times_per_update,
 };
 pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};

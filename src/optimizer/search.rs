@@ -253,8 +253,14 @@ pub fn search(
         })
         .collect();
     let mut candidates = candidates?;
-    candidates.sort_by(|a, b| rank(&a.predicted, &b.predicted));
+    rank_candidates(&mut candidates);
     Ok(candidates)
+}
+
+/// Sorts candidates: those that reach the target by time, then the others by their loss at the end of
+/// the budget.
+pub fn rank_candidates(candidates: &mut [Candidate]) {
+    candidates.sort_by(|a, b| rank(&a.predicted, &b.predicted));
 }
 
 /// Devices to choose from: those of the search, else that of the run.

@@ -216,3 +216,22 @@ fn a_method_without_a_budget_is_asked_for_one() {
     assert_eq!(code(&output), 3);
     assert!(error_text(&output).contains("budget"), "{}", error_text(&output));
 }
+
+#[test]
+fn settings_that_a_method_makes_nothing_of_are_named() {
+    let more = "verify = 2\nprobe = 0.5\nreplan = \"departure\"\nmini_batch = [8, 16]";
+    let run = SHORT_RUN.replace("{ loss = 2.2 }", "{ loss = 2.3 }");
+    let bench = Bench::with(&format!("{run}{}", SEARCH.replace("verify = 2", more)));
+    let said = |method: &str| {
+        let mut command = program();
+        command.arg("optimize").arg(bench.path("run.toml")).args(["--method", method]);
+        let output = command.arg("--out").arg(bench.path(method)).output().expect("it starts");
+        assert_eq!(code(&output), 0, "{}", error_text(&output));
+        error_text(&output)
+    };
+    let sync = said("sync");
+    for key in ["search.probe", "search.replan", "search.mini_batch"] {
+        assert!(sync.contains(&format!("`{key}`")), "{key}: {sync}");
+    }
+    assert!(!said("random").contains("search.mini_batch"), "it draws from all sizes");
+}

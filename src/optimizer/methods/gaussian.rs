@@ -11,6 +11,15 @@ const NOISES: [f64; 4] = [1e-4, 1e-3, 1e-2, 1e-1];
 /// Rounds of the search for length scales, one input after the other.
 const SWEEPS: usize = 2;
 
+/// Length scales of errors that are tried, the same for all inputs.
+const ERROR_LENGTHS: [f64; 3] = [0.3, 0.6, 1.2];
+
+/// Standard deviations tried for what errors of neighbours have in common.
+const ERRORS_OF_NEIGHBOURS: [f64; 3] = [0.15, 0.3, 0.6];
+
+/// Standard deviations tried for what all errors have in common.
+const ERRORS_OF_ALL: [f64; 2] = [0.2, 0.6];
+
 /// A Gaussian process of a constant mean with a Matérn kernel of smoothness 5/2,
 ///
 /// k(x, y) = σ² (1 + √5 r + 5/3 r²) e^{−√5 r},  r² = Σ (xᵢ − yᵢ)² / ℓᵢ²,
@@ -22,6 +31,10 @@ const SWEEPS: usize = 2;
 pub struct GaussianProcess {
     inputs: Vec<Vec<f64>>,
     lengths: Vec<f64>,
+    /// Share of the variance that is one number for all inputs.
+    shared: f64,
+    /// Standard deviation of what no other value tells of one.
+    luck: f64,
     mean: f64,
     scale: f64,
     factor: Cholesky,
@@ -84,7 +97,70 @@ impl GaussianProcess {
         let process = GaussianProcess {
             inputs: inputs.to_vec(),
             lengths: lengths.to_vec(),
+            shared: 0.0,
+            luck: 0.0,
             mean,
+            scale,
+            factor,
+            weights,
+        };
+        likelihood.is_finite().then_some((process, likelihood))
+    }
+
+    /// A process of errors, seen at inputs in [0, 1] each with a standard deviation of its own:
+    /// before any is seen, the error at an input is about zero,
+    ///
+    /// e(x) = a + b(x) + own,
+    ///
+    /// where a is one number for all inputs, b has the Matérn kernel with one length scale, and what
+    /// is the input's own has the standard deviation `luck`. The two standard deviations and the length
+    /// scale maximise the likelihood over a small grid. `None` without any errors, or when no setting is
+    /// numerically possible. Derived.
+    pub fn of_errors(inputs: &[Vec<f64>], errors: &[(f64, f64)], luck: f64) -> Option<Self> {
+        let dimensions = inputs.first()?.len();
+        let mut best: Option<(Self, f64)> = None;
+        for all in ERRORS_OF_ALL {
+            for neighbours in ERRORS_OF_NEIGHBOURS {
+                for length in ERROR_LENGTHS {
+                    let lengths = vec![length; dimensions];
+                    let found = Self::about_zero(inputs, errors, (all, neighbours), lengths);
+                    if let Some(found) = found
+                        && best.as_ref().is_none_or(|best| found.1 > best.1)
+                    {
+                        best = Some(found);
+                    }
+                }
+            }
+        }
+        best.map(|(process, _)| GaussianProcess { luck, ..process })
+    }
+
+    /// A process of given standard deviations and length scales, with its logarithmic likelihood.
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred trials")]
+    fn about_zero(
+        inputs: &[Vec<f64>],
+        errors: &[(f64, f64)],
+        (all, neighbours): (f64, f64),
+        lengths: Vec<f64>,
+    ) -> Option<(Self, f64)> {
+        let n = inputs.len();
+        let scale = all * all + neighbours * neighbours;
+        let shared = all * all / scale;
+        let factor = Cholesky::of(n, |i, j| {
+            let own = if i == j { errors[i].1 * errors[i].1 / scale } else { 0.0 };
+            shared + (1.0 - shared) * correlation(&inputs[i], &inputs[j], &lengths) + own
+        })?;
+        let values: Vec<f64> = errors.iter().map(|(value, _)| *value).collect();
+        let weights = factor.solve(&values);
+        let fit = dot(&values, &weights) / scale;
+        let likelihood = -0.5 * (fit + n as f64 * scale.ln() + factor.ln_determinant());
+        let inputs = inputs.to_vec();
+        let process = GaussianProcess {
+            inputs,
+            lengths,
+            shared,
+            luck: 0.0,
+            mean: 0.0,
             scale,
             factor,
             weights,
@@ -94,19 +170,23 @@ impl GaussianProcess {
 
     /// Mean and standard deviation of the value at an input, without noise.
     pub fn predict(&self, at: &[f64]) -> (f64, f64) {
-        let near: Vec<f64> =
-            self.inputs.iter().map(|input| correlation(input, at, &self.lengths)).collect();
+        let near = |input: &Vec<f64>| {
+            self.shared + (1.0 - self.shared) * correlation(input, at, &self.lengths)
+        };
+        let near: Vec<f64> = self.inputs.iter().map(near).collect();
         let mean = self.mean + dot(&near, &self.weights);
         let explained = dot(&near, &self.factor.solve(&near));
         (mean, (self.scale * (1.0 - explained).max(0.0)).sqrt())
     }
 
     /// How far below `best` the value at an input is expected to fall, counting only falls:
-    /// E[max(best − Y, 0)] = (best − m) Φ(z) + s φ(z), z = (best − m)/s.
+    /// E[max(best − Y, 0)] = (best − m) Φ(z) + s φ(z), z = (best − m)/s. What is the value's own luck
+    /// is part of s.
     ///
     /// Source: Jones, Schonlau and Welch (1998).
     pub fn expected_improvement(&self, at: &[f64], best: f64) -> f64 {
         let (mean, sd) = self.predict(at);
+        let sd = sd.hypot(self.luck);
         if sd <= 0.0 {
             return (best - mean).max(0.0);
         }

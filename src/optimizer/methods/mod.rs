@@ -2,7 +2,7 @@
 //!
 //! | method | after | proposes |
 //! |---|---|---|
-//! | `model` | this program | the best of the simulator's ranking, re-ranked by what was verified |
+//! | `model` | this program | the best of the simulator's predictions, corrected by what was verified |
 //! | `omnivore` | arXiv:1606.04487 | cold start, pruned grid of (μ, η), fewer groups while μ is 0, epochs |
 //! | `grid` | – | every configuration |
 //! | `random` | – | configurations in random order |
@@ -16,8 +16,10 @@ mod gaussian;
 mod hemingway;
 mod linear;
 mod model;
+mod outlook;
 mod paper;
 mod plain;
+mod unused;
 
 pub use bayes::Bayes;
 pub use fixed::{Fixed, Practice};
@@ -26,6 +28,7 @@ pub use hemingway::{Convergence, Ernest, Hemingway};
 pub use model::{ASYNC_ONLY, Model, PREDICTED_BEST, Ranked, SYNC_ONLY, twin};
 pub use paper::{Omnivore, saturating_groups};
 pub use plain::{Grid, Random};
+pub use unused::unused;
 
 use omnivore_sim::rng::Seed;
 
@@ -133,4 +136,4 @@ fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::model::Ranked;
 use super::*;
 use crate::config::Budget;
-use crate::optimizer::Interval;
 use crate::optimizer::study::tests::{Landscape, budget, space, time_of};
 use crate::optimizer::study::{
     Ending, Finding, Origin, Proposal, Searcher, Trial, Until, Workshop, best_time_s, conduct,
 };
 use crate::optimizer::workshop::tail_mean;
+use crate::optimizer::{Candidate, Forecast, Interval};
 use crate::store::TrialState;
 
 fn done(searcher: &dyn Searcher, trials: u32) -> Vec<Trial> {
@@ -130,7 +130,7 @@ fn fixed_practice_changes_the_learning_rate_only() {
     }
 }
 
-fn model(space: &Space, times: impl Fn(&Choice) -> f64, verify: usize) -> Model {
+pub(crate) fn model(space: &Space, times: impl Fn(&Choice) -> f64, verify: usize) -> Model {
     let ranked = |choice: &Choice| Ranked {
         choice: *choice,
         time_s: times(choice),
@@ -143,6 +143,7 @@ fn model(space: &Space, times: impl Fn(&Choice) -> f64, verify: usize) -> Model 
         space: space.clone(),
         ranked,
         verify,
+        level: 0.5,
         probe_s: None,
         gradients: None,
         seconds: None,
@@ -174,13 +175,90 @@ fn a_practice_of_others_that_is_a_verified_configuration_is_not_run_again() {
 }
 
 #[test]
-fn a_ranking_is_followed_from_its_top_until_there_are_errors_to_learn_from() {
+fn an_error_that_all_predictions_share_sends_the_search_nowhere_else() {
     let space = space(1, 1);
-    let model = model(&space, |choice| time_of(choice) / 3.0, 8);
+    let model = model(&space, |choice| time_of(choice) / 3.0, 4);
     let trials = done(&model, 100);
-    let tried = trials.iter().take(4).map(|trial| trial.proposal.choice);
-    assert!(tried.eq(model.ranked.iter().take(4).map(|ranked| ranked.choice)));
-    assert_eq!(best_time_s(&trials), Some(least(&space)), "an error that all share is none");
+    for trial in trials.iter().take(4) {
+        let choice = trial.proposal.choice;
+        let rank = model.ranked.iter().position(|ranked| ranked.choice == choice);
+        assert!(rank.is_some_and(|rank| rank < 8), "{choice} is number {rank:?} of 36");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn errors_are_told_to_neighbours_first_and_to_all_a_little(
+        error in prop::sample::select(vec![-0.9, -0.5, 0.5, 0.9]),
+        at in 0.0_f64..0.3,
+    ) {
+        let seen = [vec![at], vec![at + 0.02], vec![at + 0.04]];
+        let errors = [(error, 0.15); 3];
+        let process = GaussianProcess::of_errors(&seen, &errors, 0.1).expect("errors");
+        let (near, sure) = process.predict(&[at + 0.03]);
+        let (far, unsure) = process.predict(&[1.0]);
+        prop_assert!(near / error > 0.7 && near / error < 1.0, "{near} of {error}");
+        prop_assert!(far / error >= 0.0 && far / error <= near / error, "{far} of {near}");
+        prop_assert!(sure < unsure);
+        prop_assert!(GaussianProcess::of_errors(&[], &[], 0.1).is_none());
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_is_judged_by_where_its_loss_was_heading(
+        power in 0.2_f64..0.8,
+        n_seen in 8_u32..24,
+        beyond in 1.1_f64..2.5,
+        slower in 0.5_f64..2.0,
+    ) {
+        // A loss that falls as a power of time, given up before the time at which it is 0.5.
+        let n = f64::from(n_seen);
+        let loss = |update: f64| 0.5 * (update / (beyond * n)).powf(-power);
+        let space = space(1, 1);
+        let proposal = Proposal::to_target(space.choices[0], 1000, "x").racing(Some(0.1 * n));
+        let finding = Finding {
+            sketch: (0..=n_seen).map(|i| (f64::from(i), loss(f64::from(i)))).collect(),
+            updates: u64::from(n_seen),
+            spent_s: 0.1 * n,
+            ..Finding::default()
+        };
+        let state = TrialState::Pruned;
+        let trial = Trial { number: 0, round: 0, proposal, state, reason: None, finding };
+        let would_be = 0.1 * n * beyond;
+        let (told, sd) = outlook::error(&trial, (would_be / slower).ln(), 0.5);
+        prop_assert!((told - slower.ln()).abs() < 0.1, "{told} for {}", slower.ln());
+        prop_assert!(sd > outlook::OWN_LUCK);
+        // However little it fell, it would have taken longer than it was given.
+        let flat = Finding { sketch: vec![(1.0, 0.9); 9], ..trial.finding.clone() };
+        let flat = Trial { finding: flat, ..trial.clone() };
+        let (told, _) = outlook::error(&flat, (0.1 * n).ln(), 0.5);
+        prop_assert!(told > 0.0 && told <= 1.0, "{told}");
+        let failed = Trial { state: TrialState::Failed, finding: Finding::default(), ..trial };
+        prop_assert!(outlook::error(&failed, 0.0, 0.5).0.is_finite());
+    }
+}
+
+#[test]
+fn what_is_not_predicted_to_arrive_is_ranked_by_its_loss_and_its_clock() {
+    let predicted = |final_loss, time_per_update_s| Forecast {
+        time_per_update_s,
+        updates_to_target: None,
+        time_to_target_s: None,
+        interval: Interval::default(),
+        probability: 0.0,
+        final_loss,
+    };
+    let time = |final_loss, time_per_update_s| {
+        let predicted = predicted(final_loss, time_per_update_s);
+        let choice = space(1, 1).choices[0];
+        Ranked::of(&Candidate { choice, predicted }, 100, 0.5).time_s
+    };
+    assert!(time(0.51, 0.1) > 10.0 && time(0.51, 0.1) < time(0.6, 0.1));
+    assert!(time(0.51, 0.05) < time(0.51, 0.1));
+    for loss in [f64::INFINITY, f64::NAN] {
+        assert!(time(loss, 0.1) >= time(0.9, 0.1) && time(loss, 0.1).is_finite());
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::devices::DeviceName;
 use crate::optimizer::Choice;
+use crate::optimizer::methods::tests::model;
 use crate::optimizer::methods::{Bayes, Grid, Hemingway, Omnivore, Random, Space};
 
 fn device() -> DeviceName {
@@ -111,7 +112,8 @@ fn searchers(seed: u64) -> Vec<Box<dyn Searcher>> {
         Box::new(Random { space: space.clone() }),
         Box::new(Bayes { space: space.clone() }),
         Box::new(Hemingway { space: space.clone(), level: 0.3 }),
-        Box::new(Omnivore { space, times_s, evaluate_every: 5 }),
+        Box::new(Omnivore { space: space.clone(), times_s, evaluate_every: 5 }),
+        Box::new(model(&space, |choice| time_of(choice) / f64::from(choice.groups), 12)),
     ]
 }
 
