@@ -109,6 +109,16 @@ impl Options {
         }
     }
 
+    /// The same for systems that take turns.
+    fn survey_in_turns(&self) -> Survey {
+        let survey = self.survey(u32::MAX);
+        let sample = match survey.scale {
+            Scale::Full => Effort::IN_TURNS.sample,
+            Scale::Smoke => survey.effort.sample,
+        };
+        Survey { effort: Effort { sample, ..survey.effort }, ..survey }
+    }
+
     fn is_chosen(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|text| name.contains(text))
     }
@@ -246,7 +256,7 @@ fn beside_peers(what: &str, peers: &[Provider], options: &Options) -> Result<(),
     let watch = Stopwatch::start();
     let subject = format!("peers-{what}");
     let folder = run_folder::open(&options.output, "bench", &subject)?;
-    let survey = options.survey(u32::MAX);
+    let survey = options.survey_in_turns();
     let topic = match what {
         "kernels" => Topic::Kernels,
         "bf16" => Topic::Mixed,

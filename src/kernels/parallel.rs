@@ -4,9 +4,18 @@
 //! each unit owns a part of the output. Which thread runs a unit therefore cannot change a result.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Below this much work a unit is not worth handing to another thread.
 const LEAST_FLOPS: u64 = 500_000;
+
+/// Shares of the remaining units that each thread takes a time, where they are many.
+const SHARES: usize = 4;
+
+/// How often a thread without work looks whether the others' last units are done before it lets its
+/// core sleep: for some 200 µs. Waking it costs 30 µs, as much as many a unit.
+const MOST_LOOKS: u32 = 500;
 
 /// Threads of the pool that the caller runs in.
 pub(super) fn threads() -> usize {
@@ -24,39 +33,96 @@ pub(super) struct Units<Bounds> {
 impl<Bounds: Fn(usize) -> usize + Sync> Units<Bounds> {
     /// Runs `work` on every unit and its part of `output`.
     pub fn run(&self, output: &mut [f32], work: impl Fn(usize, &mut [f32]) + Sync) {
-        let grain = if threads() == 1 {
-            self.count
-        } else {
-            let units = LEAST_FLOPS / self.flops_per_unit.max(1) + 1;
-            usize::try_from(units).unwrap_or(usize::MAX)
+        let least = LEAST_FLOPS / self.flops_per_unit.max(1) + 1;
+        let least = usize::try_from(least).unwrap_or(usize::MAX);
+        let members = threads().min(self.count.div_ceil(least));
+        let start = (self.bounds)(0);
+        let output = &mut output[..(self.bounds)(self.count) - start];
+        if members <= 1 {
+            return self.in_order(0..self.count, output, &work);
+        }
+        let heap = Heap {
+            rest: Mutex::new((0..self.count, output)),
+            unfinished: AtomicUsize::new(self.count),
+            least,
+            members,
         };
-        self.split(0..self.count, grain, output, &work);
+        gather(0..members, &|member| {
+            while let Some((units, output)) = heap.take(&self.bounds, member) {
+                let done = units.len();
+                self.in_order(units, output, &work);
+                heap.unfinished.fetch_sub(done, Ordering::Release);
+            }
+            heap.wait();
+        });
     }
 
-    fn split(
+    fn in_order(
         &self,
         units: Range<usize>,
-        grain: usize,
-        output: &mut [f32],
+        mut output: &mut [f32],
         work: &(impl Fn(usize, &mut [f32]) + Sync),
     ) {
-        let start = (self.bounds)(units.start);
-        if units.len() <= grain {
-            let mut rest = output;
-            let mut done = start;
-            for unit in units {
-                let end = (self.bounds)(unit + 1);
-                let (part, after) = rest.split_at_mut(end - done);
-                (rest, done) = (after, end);
-                work(unit, part);
+        let mut done = (self.bounds)(units.start);
+        for unit in units {
+            let end = (self.bounds)(unit + 1);
+            let (part, after) = output.split_at_mut(end - done);
+            (output, done) = (after, end);
+            work(unit, part);
+        }
+    }
+}
+
+/// Runs `act` for every member, on threads that are free. Those that come too late find no work.
+fn gather(members: Range<usize>, act: &(impl Fn(usize) + Sync)) {
+    if members.len() == 1 {
+        return act(members.start);
+    }
+    let middle = members.start + members.len() / 2;
+    rayon::join(|| gather(members.start..middle, act), || gather(middle..members.end, act));
+}
+
+/// Units that wait for a thread.
+///
+/// Threads take them from both ends, as many at once as keep them all busy to the end. Halves that
+/// are stolen from each other would make a thread wait for one that waits for a third; each
+/// of them falls asleep and has to be woken in turn.
+struct Heap<'a> {
+    /// Units and their part of the output.
+    rest: Mutex<(Range<usize>, &'a mut [f32])>,
+    unfinished: AtomicUsize,
+    /// Units that are worth the trouble of taking them.
+    least: usize,
+    members: usize,
+}
+
+impl<'a> Heap<'a> {
+    /// The next units of a member and their part of the output.
+    fn take(
+        &self,
+        bounds: &impl Fn(usize) -> usize,
+        member: usize,
+    ) -> Option<(Range<usize>, &'a mut [f32])> {
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let (units, output) = (rest.0.clone(), std::mem::take(&mut rest.1));
+        let count = units.len().min(self.least.max(units.len() / (SHARES * self.members)));
+        let from_front = member.is_multiple_of(2);
+        let cut = if from_front { units.start + count } else { units.end - count };
+        let (front, back) = output.split_at_mut(bounds(cut) - bounds(units.start));
+        let (front, back) = ((units.start..cut, front), (cut..units.end, back));
+        let (taken, left) = if from_front { (front, back) } else { (back, front) };
+        *rest = left;
+        (count > 0).then_some(taken)
+    }
+
+    /// Waits until all units are done, or for long enough.
+    fn wait(&self) {
+        for _ in 0..MOST_LOOKS {
+            if self.unfinished.load(Ordering::Acquire) == 0 {
+                break;
             }
-        } else {
-            let middle = units.start + units.len() / 2;
-            let (left, right) = output.split_at_mut((self.bounds)(middle) - start);
-            rayon::join(
-                || self.split(units.start..middle, grain, left, work),
-                || self.split(middle..units.end, grain, right, work),
-            );
+            // Another process may need this core.
+            std::thread::yield_now();
         }
     }
 }

@@ -78,34 +78,42 @@ impl Chunks {
                 work(unit % self.blocks, items, sums);
             });
         };
-        let at_once = match threads() {
-            1 => 1,
-            threads => threads.max(PARTIAL_SUMS / length),
-        };
-        let at_once = at_once.min(self.chunks - 1);
-        with_buffers([at_once * length], |[partial]| {
-            // The first chunk needs no partial sum, so its wave has room for one chunk less.
-            let mut done = at_once.max(1);
-            let sums = &mut partial[..(done - 1) * length];
-            if done == 1 {
+        if threads() == 1 || self.chunks == 1 {
+            let further = 1..self.chunks;
+            return with_buffers([length.min(further.len() * length)], |[sums]| {
                 wave(0, 1, total);
-            } else {
-                rayon::join(|| wave(0, 1, total), || wave(1, done - 1, sums));
-            }
-            add_in_order(total, sums);
-            while done < self.chunks {
+                for chunk in further {
+                    wave(chunk, 1, sums);
+                    add_in_order(total, sums, Start::Total);
+                }
+            });
+        }
+        let waves = self.chunks.div_ceil(threads().max(PARTIAL_SUMS / length));
+        let at_once = self.chunks.div_ceil(waves);
+        with_buffers([at_once * length], |[partial]| {
+            let mut start = Start::First;
+            for done in (0..self.chunks).step_by(at_once) {
                 let chunks = at_once.min(self.chunks - done);
                 let sums = &mut partial[..chunks * length];
                 wave(done, chunks, sums);
-                add_in_order(total, sums);
-                done += chunks;
+                add_in_order(total, sums, start);
+                start = Start::Total;
             }
         });
     }
 }
 
-/// Adds partial sums, which lie one behind the other, to the total.
-fn add_in_order(total: &mut [f32], partial: &[f32]) {
+/// What partial sums are added to.
+#[derive(Clone, Copy)]
+enum Start {
+    /// The first of them; what the total holds is overwritten.
+    First,
+    /// The total.
+    Total,
+}
+
+/// Adds partial sums, which lie one behind the other.
+fn add_in_order(total: &mut [f32], partial: &[f32], start: Start) {
     let length = total.len();
     let units = Units {
         count: length.div_ceil(ADDED_AT_ONCE),
@@ -113,8 +121,15 @@ fn add_in_order(total: &mut [f32], partial: &[f32]) {
         bounds: |unit| length.min(unit * ADDED_AT_ONCE),
     };
     units.run(total, |unit, total| {
-        for sums in partial.chunks_exact(length) {
-            let sums = &sums[unit * ADDED_AT_ONCE..][..total.len()];
+        let place = unit * ADDED_AT_ONCE..unit * ADDED_AT_ONCE + total.len();
+        let mut partial = partial.chunks_exact(length).map(|sums| &sums[place.clone()]);
+        match start {
+            Start::First => {
+                partial.next().into_iter().for_each(|first| total.copy_from_slice(first))
+            }
+            Start::Total => {}
+        }
+        for sums in partial {
             for (total, sum) in total.iter_mut().zip(sums) {
                 *total += sum;
             }

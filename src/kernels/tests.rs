@@ -382,7 +382,7 @@ fn mixed_precision_differs_from_single_precision() {
 }
 
 /// Shapes for which [`Lowering::Winograd`] transforms.
-fn any_transformed_shape() -> impl Strategy<Value = ConvolutionShape> {
+pub(super) fn any_transformed_shape() -> impl Strategy<Value = ConvolutionShape> {
     let extents = (6usize..12, 5usize..14, 5usize..20, 0usize..3);
     let planes = (16usize..52, 16usize..52, 1usize..3);
     let shapes = (extents, planes).prop_map(

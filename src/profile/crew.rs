@@ -10,7 +10,7 @@ use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share};
 
 use super::ProfileError;
 use crate::models::{FcResult, NetworkObjective, SplitForward};
-use crate::threads::{Permits, per_worker};
+use crate::threads::{Permits, Pool, per_worker};
 
 /// What leaves the conv phase for the FC phase.
 pub(super) struct Activations {
@@ -152,10 +152,7 @@ fn start_worker(
 ) -> Result<Worker, ProfileError> {
     let failed = |source| ProfileError::Thread { who: who.clone(), source };
     let (sender, tasks) = channel();
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|error| failed(std::io::Error::other(error)))?;
+    let pool = Pool::new(threads).map_err(|error| failed(std::io::Error::other(error)))?;
     let work = move || {
         for task in tasks {
             let answer = stages.answer(worker, &pool, task);
@@ -176,11 +173,10 @@ struct Stages {
 }
 
 impl Stages {
-    fn answer(&mut self, worker: usize, pool: &rayon::ThreadPool, task: Task) -> Answer {
+    fn answer(&mut self, worker: usize, pool: &Pool, task: Task) -> Answer {
         let began = Instant::now();
         let permits = self.permits.clone();
-        let compute =
-            || permits.during(pool.current_num_threads(), || pool.install(|| self.carry_out(task)));
+        let compute = || permits.compute(pool, || self.carry_out(task));
         let product = catch_unwind(AssertUnwindSafe(compute));
         let product = product.map_err(|panic| describe(&*panic));
         Answer { worker, began, ended: Instant::now(), product }

@@ -14,7 +14,7 @@ use omnivore_sim::protocol::{Cycle, ModelSnapshot, Share, UpdateRule};
 use super::RuntimeError;
 use super::shared::SharedModel;
 use crate::models::{NetworkObjective, SplitForward};
-use crate::threads::Permits;
+use crate::threads::{Permits, Pool};
 
 /// What leaves the conv phase for the FC phase.
 #[derive(Clone, Debug)]
@@ -148,9 +148,7 @@ impl<T: Send + 'static> Worker<T> {
     fn spawn(&mut self, carry_out: CarryOut<T>) -> Result<(), RuntimeError> {
         let (sender, tasks) = channel();
         let failed = |source| RuntimeError::Thread { who: self.name.clone(), source };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.compute.threads)
-            .build()
+        let pool = Pool::new(self.compute.threads)
             .map_err(|error| failed(std::io::Error::other(error)))?;
         let (name, inbox) = (self.name.clone(), self.inbox.clone());
         let permits = self.compute.permits.clone();
@@ -202,14 +200,13 @@ impl<T> Drop for Worker<T> {
 
 fn work<T: Send>(
     name: &str,
-    (pool, permits): (&rayon::ThreadPool, &Permits),
+    (pool, permits): (&Pool, &Permits),
     tasks: &Receiver<(u64, T)>,
     inbox: &Sender<Message>,
     mut carry_out: CarryOut<T>,
 ) -> CarryOut<T> {
     for (ticket, task) in tasks {
-        let compute =
-            || permits.during(pool.current_num_threads(), || pool.install(|| carry_out(task)));
+        let compute = || permits.compute(pool, || carry_out(task));
         let attempt = catch_unwind(AssertUnwindSafe(compute));
         let product = attempt.unwrap_or_else(|panic| Product::Failed(describe(&*panic)));
         let worker = name.to_owned();

@@ -36,14 +36,47 @@ fn numbers(
 
 /// Both sum at most 2000 products below 1, in different orders.
 fn assert_close(ours: &[Vec<f32>], burns: &[Vec<f32>]) -> Result<(), TestCaseError> {
+    assert_close_sums(2000, ours, burns)
+}
+
+/// Both sum at most so many products below 1, in different orders.
+fn assert_close_sums(
+    terms: usize,
+    ours: &[Vec<f32>],
+    burns: &[Vec<f32>],
+) -> Result<(), TestCaseError> {
+    let bound = terms as f32 * f32::EPSILON;
     prop_assert_eq!(ours.len(), burns.len());
     for (ours, burns) in ours.iter().zip(burns) {
         prop_assert_eq!(ours.len(), burns.len());
         for (ours, burns) in ours.iter().zip(burns) {
-            prop_assert!((ours - burns).abs() <= 2000.0 * f32::EPSILON, "{ours} for {burns}");
+            prop_assert!((ours - burns).abs() <= bound, "{ours} for {burns}");
         }
     }
     Ok(())
+}
+
+/// A convolution of made-up numbers and its gradients, on both CPU devices and by Burn.
+fn convolutions(sizes: ConvolutionSizes, seed: u32) -> ([Vec<Vec<f32>>; 2], Vec<Vec<f32>>) {
+    let ConvolutionSizes { batch, channels, filters, stride, padding, groups, .. } = sizes;
+    let options = ConvOptions::new([stride; 2], [padding; 2], [1; 2], groups);
+    let run = |device: Device, ours: bool| {
+        let device = device.autodiff();
+        let dims = [batch, channels, sizes.height, sizes.width];
+        let input = values(dims, seed, &device).require_grad();
+        let dims = [filters, channels / groups, sizes.kernel_height, sizes.kernel_width];
+        let weights = values(dims, seed ^ 1, &device).require_grad();
+        let bias = values([filters], seed ^ 2, &device).require_grad();
+        let operands = (input.clone(), weights.clone(), Some(bias.clone()));
+        let output = if ours {
+            let single = Arithmetic::default();
+            convolution(operands.0, operands.1, operands.2, options.clone(), single)
+        } else {
+            module::conv2d(operands.0, operands.1, operands.2, options.clone())
+        };
+        numbers(output, (&input, Some(&weights), Some(&bias)))
+    };
+    (devices().map(|device| run(device, true)), run(Device::flex(), false))
 }
 
 proptest! {
@@ -51,31 +84,32 @@ proptest! {
 
     #[test]
     fn convolution_is_burns_on_both_cpu_devices(
-        (images, groups, channels, filters) in (1usize..4, 1usize..3, 1usize..4, 1usize..5),
+        (batch, groups, channels, filters) in (1usize..4, 1usize..3, 1usize..4, 1usize..5),
         (height, width, kernel_height, kernel_width) in (4usize..12, 4usize..20, 1usize..5, 1usize..5),
         (stride, padding) in (1usize..4, 0usize..3),
         seed in any::<u32>(),
     ) {
-        let options = ConvOptions::new([stride; 2], [padding; 2], [1; 2], groups);
-        let run = |device: Device, ours: bool| {
-            let device = device.autodiff();
-            let dims = [images, channels * groups, height, width];
-            let input = values(dims, seed, &device).require_grad();
-            let dims = [filters * groups, channels, kernel_height, kernel_width];
-            let weights = values(dims, seed ^ 1, &device).require_grad();
-            let bias = values([filters * groups], seed ^ 2, &device).require_grad();
-            let operands = (input.clone(), weights.clone(), Some(bias.clone()));
-            let output = if ours {
-                let single = Arithmetic::default();
-                convolution(operands.0, operands.1, operands.2, options.clone(), single)
-            } else {
-                module::conv2d(operands.0, operands.1, operands.2, options.clone())
-            };
-            numbers(output, (&input, Some(&weights), Some(&bias)))
+        let (channels, filters) = (channels * groups, filters * groups);
+        let sizes = ConvolutionSizes {
+            batch, channels, height, width, filters, kernel_height, kernel_width, stride, padding, groups,
         };
-        let burns = run(Device::flex(), false);
-        for device in devices() {
-            assert_close(&run(device, true), &burns)?;
+        let (ours, burns) = convolutions(sizes, seed);
+        for ours in ours {
+            assert_close(&ours, &burns)?;
+        }
+    }
+
+    /// Transforms add up what belongs to the four rows of a tile before they part it.
+    #[test]
+    fn transformed_convolution_is_burns_on_both_cpu_devices(
+        shape in super::super::tests::any_transformed_shape(),
+        seed in any::<u32>(),
+    ) {
+        let most_terms = shape.depth().max(9 * shape.group_filters());
+        let most_terms = most_terms.max(shape.sizes().batch * shape.output_pixels());
+        let (ours, burns) = convolutions(shape.sizes(), seed);
+        for ours in ours {
+            assert_close_sums(4 * most_terms, &ours, &burns)?;
         }
     }
 

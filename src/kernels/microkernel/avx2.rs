@@ -30,9 +30,29 @@ pub(super) static KERNELS: Kernels = Kernels {
     max_of_windows: [max_of_windows::<1>, max_of_windows::<2>],
     sums_of_windows: [sums_of_windows::<1>, sums_of_windows::<2>],
     pairs: None,
+    of_half_vectors: None,
 };
 
+/// The same where vectors of this length have 32 registers, which are enough for larger blocks.
+pub(super) static WITH_32_REGISTERS: Kernels = Kernels {
+    max_dots: 5,
+    dots: with_32_registers::DOTS,
+    staged_dots: with_32_registers::STAGED_DOTS,
+    ..KERNELS
+};
+
+mod with_32_registers {
+    use super::*;
+
+    pub(super) static DOTS: &[&[DotKernel]] = dot_table!(1 2 3 4 5; (1 2 3 4 5));
+    pub(super) static STAGED_DOTS: &[&[[StagedDotKernel; 2]]] =
+        staged_dot_table!(1 2 3 4 5; (1 2 3 4 5));
+
+    dot_products!("avx2,fma,avx512f,avx512vl");
+}
+
 products!("avx2,fma");
+dot_products!("avx2,fma");
 kernels!("avx2,fma");
 
 /// See [`Engine::transpose`].

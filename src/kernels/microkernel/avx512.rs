@@ -30,9 +30,11 @@ pub(super) static KERNELS: Kernels = Kernels {
     max_of_windows: [max_of_windows::<1>, max_of_windows::<2>],
     sums_of_windows: [sums_of_windows::<1>, sums_of_windows::<2>],
     pairs: None,
+    of_half_vectors: Some(&super::avx2::WITH_32_REGISTERS),
 };
 
 products!("avx512f");
+dot_products!("avx512f");
 kernels!("avx512f");
 
 #[inline]

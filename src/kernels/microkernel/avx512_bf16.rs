@@ -13,12 +13,14 @@ pub(super) static KERNELS: Kernels = Kernels {
     dots: dot_table!(1 2 3 4 5; (1 2 3 4 5)),
     staged_dots: staged_dot_table!(1 2 3 4 5; (1 2 3 4 5)),
     pairs: Some(&PAIRS),
+    of_half_vectors: None,
     ..avx512::KERNELS
 };
 
 pub(super) static PAIRS: PairKernels = PairKernels { pair, pair_neighbours };
 
 products!("avx512f,avx512bf16");
+dot_products!("avx512f,avx512bf16");
 
 /// `c` plus the products of both numbers of every lane; each addition is rounded.
 #[inline]

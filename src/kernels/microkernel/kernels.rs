@@ -100,7 +100,12 @@ macro_rules! products {
             }
             finish!(sums, tile, output, pitch);
         }
+    };
+}
 
+/// Those of them that multiply vector by vector.
+macro_rules! dot_products {
+    ($features:literal) => {
         /// See [`Engine::dots`].
         #[target_feature(enable = $features)]
         unsafe fn dots<const LEFT: usize, const RIGHT: usize>(
@@ -138,35 +143,44 @@ macro_rules! products {
             }
         }
 
-        /// See [`Engine::dots_of_stage`].
+        /// See [`Engine::dots_of_stages`]; a vector has one run if `RUNS` is 1, else any number.
         #[target_feature(enable = $features)]
-        unsafe fn dots_of_stage<const LEFT: usize, const RIGHT: usize>(
+        unsafe fn dots_of_stages<const LEFT: usize, const RIGHT: usize, const RUNS: usize>(
             block: &StagedDots<'_>,
             sums: *mut f32,
         ) {
-            let (left, stage) = (block.left.as_ptr(), block.stage.as_ptr());
             let mut taps = [0; RIGHT];
             taps.copy_from_slice(block.taps);
             let mut totals = [[zero(); RIGHT]; LEFT];
-            for (at, runs) in block.runs.values.iter().enumerate() {
-                let mut columns = [zero(); RIGHT];
-                for (run, &(place, lane)) in runs.iter().enumerate() {
+            for image in 0..block.images {
+                let mut left = block.left[image * block.left_image_pitch..].as_ptr();
+                let stage = block.stage[image * block.stage_pitch..].as_ptr();
+                for (at, &first) in block.runs.first.iter().enumerate() {
+                    let mut columns = [zero(); RIGHT];
                     for (column, tap) in columns.iter_mut().zip(taps) {
-                        // SAFETY: the caller vouches for a vector from the start of every run; the
-                        // lanes before a run, whose addresses may precede the stage, are masked out.
-                        unsafe {
-                            let from = stage.add(tap).wrapping_add(place);
-                            *column =
-                                if run == 0 { load(from) } else { load_last(*column, from, lane) };
+                        // SAFETY: the caller vouches for a vector from the start of every run.
+                        *column = unsafe { load(stage.add(first).add(tap)) };
+                    }
+                    // Where there is none, sums stay in registers only if no code looks for it.
+                    if RUNS > 1 {
+                        for &(place, lane) in &block.runs.others[at] {
+                            for (column, tap) in columns.iter_mut().zip(taps) {
+                                let from = stage.wrapping_add(tap).wrapping_add(place);
+                                // SAFETY: as above; the lanes before a run, whose addresses may
+                                // precede the stage, are masked out.
+                                *column = unsafe { load_last(*column, from, lane) };
+                            }
                         }
                     }
-                }
-                for (i, row) in totals.iter_mut().enumerate() {
-                    // SAFETY: the caller vouches for `LEFT` rows of whole vectors.
-                    let factor = unsafe { load(left.add(i * block.left_pitch + at * LANES)) };
-                    for (total, column) in row.iter_mut().zip(columns) {
-                        *total = multiply_add(factor, column, *total);
+                    for (i, row) in totals.iter_mut().enumerate() {
+                        // SAFETY: the caller vouches for `LEFT` rows of whole vectors.
+                        let factor = unsafe { load(left.add(i * block.left_pitch)) };
+                        for (total, column) in row.iter_mut().zip(columns) {
+                            *total = multiply_add(factor, column, *total);
+                        }
                     }
+                    // The last step may lead past the end of the rows.
+                    left = left.wrapping_add(LANES);
                 }
             }
             for (i, row) in totals.into_iter().enumerate() {
@@ -618,10 +632,12 @@ macro_rules! dot_table {
     (row $left:literal ($($right:literal)*)) => { &[$(dots::<$left, $right>),*] };
 }
 
-/// The same of `dots_of_stage`.
+/// The same of `dots_of_stages`, each for vectors of one run and of several.
 macro_rules! staged_dot_table {
     ($($left:literal)*; $right:tt) => { &[$(staged_dot_table!(row $left $right)),*] };
-    (row $left:literal ($($right:literal)*)) => { &[$(dots_of_stage::<$left, $right>),*] };
+    (row $left:literal ($($right:literal)*)) => {
+        &[$([dots_of_stages::<$left, $right, 1>, dots_of_stages::<$left, $right, 2>]),*]
+    };
 }
 
 /// The lower 32 bits, for instructions that take numbers without a sign as numbers with one.

@@ -278,28 +278,40 @@ pub(super) struct Dots<'a> {
 /// Runs that fill all lanes of some vectors.
 #[derive(Debug)]
 pub(super) struct VectorRuns {
-    /// Per vector its runs, each a place and its first lane.
-    values: Vec<Vec<(usize, usize)>>,
+    /// Per vector the place of its first run.
+    first: Vec<usize>,
+    /// Per vector its other runs, each a place and its first lane; empty if no vector has any.
+    others: Vec<Vec<(usize, usize)>>,
     /// Largest place.
     last: usize,
 }
 
 impl VectorRuns {
     pub fn new(vectors: impl Iterator<Item = Vec<(usize, usize)>>) -> Self {
-        let values: Vec<_> = vectors.collect();
-        let last = values.iter().flatten().map(|&(place, _)| place).max().unwrap_or(0);
-        Self { values, last }
+        let mut others: Vec<Vec<(usize, usize)>> = vectors.collect();
+        let last = others.iter().flatten().map(|&(place, _)| place).max().unwrap_or(0);
+        let first = others.iter_mut().map(|runs| runs.remove(0).0).collect();
+        if others.iter().all(Vec::is_empty) {
+            others.clear();
+        }
+        Self { first, others, last }
     }
 }
 
 /// [`Dots`] whose right rows are what packing from a staged image would give.
 #[derive(Clone, Copy)]
 pub(super) struct StagedDots<'a> {
+    /// Images that are summed over.
+    pub images: usize,
     pub left: &'a [f32],
     pub left_rows: usize,
     /// Distance between left rows.
     pub left_pitch: usize,
+    /// Distance between the left rows of neighbouring images.
+    pub left_image_pitch: usize,
     pub stage: &'a [f32],
+    /// Distance between the staged images.
+    pub stage_pitch: usize,
     /// One offset per right row.
     pub taps: &'a [usize],
     /// The runs of a row.
@@ -326,7 +338,7 @@ struct Kernels {
     tiles: &'static [[TileKernel; 2]],
     directs: &'static [[DirectKernel; MOST_RUNS]],
     dots: &'static [&'static [DotKernel]],
-    staged_dots: &'static [&'static [StagedDotKernel]],
+    staged_dots: &'static [&'static [[StagedDotKernel; 2]]],
     /// For strides 1, 2 and 4.
     copy_rows: [CopyRowsKernel; 3],
     sum: SumKernel,
@@ -341,6 +353,8 @@ struct Kernels {
     sums_of_windows: [SumsOfWindowsKernel; 2],
     /// For engines whose elements are pairs of bf16.
     pairs: Option<&'static PairKernels>,
+    /// The same with vectors of half the length; need AVX-512 VL.
+    of_half_vectors: Option<&'static Kernels>,
 }
 
 /// The kernels that make pairs of bf16.
@@ -422,6 +436,16 @@ impl Engine {
     /// What makes pairs of bf16, where the elements of this engine are such.
     pub fn pairing(self) -> Option<Pairing> {
         self.kernels.pairs.map(|kernels| Pairing { kernels })
+    }
+
+    /// The same with vectors of half the length, where they have as many registers.
+    pub fn of_half_vectors(self) -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let is_available = is_x86_feature_detected!("avx512vl");
+        #[cfg(not(target_arch = "x86_64"))]
+        let is_available = false;
+        let kernels = self.kernels.of_half_vectors.filter(|_| is_available)?;
+        Some(Self { kernels })
     }
 
     /// Floats in one vector.
@@ -610,15 +634,20 @@ impl Engine {
     }
 
     /// As [`Engine::dots`], with right rows from a staged image.
-    pub fn dots_of_stage(self, block: &StagedDots<'_>, sums: &mut [f32]) {
+    pub fn dots_of_stages(self, block: &StagedDots<'_>, sums: &mut [f32]) {
         let lanes = self.lanes();
         let last_tap = block.taps.iter().copied().max().unwrap_or(0);
-        assert!(block.stage.len() >= block.runs.last + last_tap + lanes);
-        let row_len = block.runs.values.len() * lanes;
-        assert!(block.left.len() >= (block.left_rows - 1) * block.left_pitch + row_len);
+        let stages_len =
+            (block.images - 1) * block.stage_pitch + block.runs.last + last_tap + lanes;
+        assert!(block.stage.len() >= stages_len);
+        let row_len = block.runs.first.len() * lanes;
+        let rows_len = (block.left_rows - 1) * block.left_pitch + row_len;
+        assert!(block.left.len() >= (block.images - 1) * block.left_image_pitch + rows_len);
         assert!(block.pitch >= block.taps.len() * lanes);
         assert!(sums.len() >= (block.left_rows - 1) * block.pitch + block.taps.len() * lanes);
-        let kernel = self.kernels.staged_dots[block.left_rows - 1][block.taps.len() - 1];
+        let straddling = usize::from(!block.runs.others.is_empty());
+        let kernels = self.kernels.staged_dots[block.left_rows - 1][block.taps.len() - 1];
+        let kernel = kernels[straddling];
         // SAFETY: the processor has the instructions. The kernel reads a vector from the start of
         // every run, a vector of every left row per vector of runs, and updates one vector per
         // pair of rows; all were compared with the lengths above.

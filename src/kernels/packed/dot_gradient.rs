@@ -10,6 +10,9 @@ use super::super::shape::ConvolutionShape;
 use super::super::staging::Planar;
 use super::Gradients;
 
+/// Images whose pixels are summed up in registers, at most.
+const IMAGES_AT_ONCE: usize = 4;
+
 /// The weight gradient as dot products along the pixels, for few weights.
 ///
 /// A vector of partial sums per weight stays in the first-level cache over all images.
@@ -32,6 +35,12 @@ impl<'a> DotGradient<'a> {
         input: &'a [f32],
         output_gradient: &'a [f32],
     ) -> Self {
+        // Vectors that end with their row need no second load.
+        let straddles = !shape.output_width().is_multiple_of(engine.lanes());
+        let halves = engine
+            .of_half_vectors()
+            .filter(|halves| straddles && shape.output_width().is_multiple_of(halves.lanes()));
+        let engine = halves.unwrap_or(engine);
         let planar = Planar::new(shape.window());
         let place = |row, column| planar.position(row, column);
         let columns =
@@ -80,66 +89,126 @@ impl<'a> DotGradient<'a> {
     }
 
     fn unit(&self, group: usize, images: Range<usize>, gradient: &mut [f32]) {
-        let (shape, engine) = (self.shape, self.engine);
-        let (filters, depth, pixels) =
-            (shape.group_filters(), shape.depth(), shape.output_pixels());
+        let lanes = self.engine.lanes();
+        let weights = self.shape.group_filters() * self.shape.depth();
+        let (gradient, bias) = gradient.split_at_mut(weights);
+        bias.fill(0.0);
+        with_buffers([weights * lanes], |[sums]| {
+            sums.fill(0.0);
+            match &self.whole_vectors {
+                Some(runs) => self.sum_where_they_are(group, images, runs, (sums, bias)),
+                None => self.sum_packed(group, images, (sums, bias)),
+            }
+            for (gradient, sum) in gradient.iter_mut().zip(sums.chunks_exact(lanes)) {
+                *gradient = sum_of_lanes(sum);
+            }
+        });
+    }
+
+    /// Input planes of a group of an image.
+    fn planes(&self, image: usize, group: usize) -> &[f32] {
+        let length = self.shape.group_channels() * self.shape.image_pixels();
+        &self.input[(image * self.shape.sizes().groups + group) * length..][..length]
+    }
+
+    /// Where the output gradient of a group of an image starts.
+    fn rows_start(&self, image: usize, group: usize) -> usize {
+        let length = self.shape.group_filters() * self.shape.output_pixels();
+        (image * self.shape.sizes().groups + group) * length
+    }
+
+    fn add_to_bias(&self, rows: &[f32], bias: &mut [f32]) {
+        for (bias, row) in bias.iter_mut().zip(rows.chunks_exact(self.shape.output_pixels())) {
+            *bias += self.engine.sum(row);
+        }
+    }
+
+    /// Sums over images whose rows are read where they are, of some images at once.
+    fn sum_where_they_are(
+        &self,
+        group: usize,
+        images: Range<usize>,
+        runs: &VectorRuns,
+        (sums, bias): (&mut [f32], &mut [f32]),
+    ) {
+        let stage_len = self.shape.group_channels() * self.planar.plane_len();
+        let most = IMAGES_AT_ONCE.min(images.len());
+        with_buffers([most * stage_len + self.engine.slack()], |[stages]| {
+            for first in images.clone().step_by(most) {
+                let images = first..images.end.min(first + most);
+                for (image, at) in images.clone().zip(0..) {
+                    let stage = &mut stages[at * stage_len..][..stage_len + self.engine.slack()];
+                    self.planar.stage(self.engine, self.planes(image, group), stage);
+                    let rows = &self.output_gradient[self.rows_start(image, group)..];
+                    self.add_to_bias(rows, bias);
+                }
+                self.dots_of_stages(group, images, (stages, stage_len, runs), sums);
+            }
+        });
+    }
+
+    fn dots_of_stages(
+        &self,
+        group: usize,
+        images: Range<usize>,
+        (stages, stage_pitch, runs): (&[f32], usize, &VectorRuns),
+        sums: &mut [f32],
+    ) {
+        let (engine, filters, depth) =
+            (self.engine, self.shape.group_filters(), self.shape.depth());
+        let (lanes, left_pitch) = (engine.lanes(), self.shape.output_pixels());
+        let left = &self.output_gradient[self.rows_start(images.start, group)..];
+        let left_panels = RowPanels::new(filters, engine.max_dots());
+        let right_panels = RowPanels::new(depth, engine.max_dots());
+        for left_rows in (0..left_panels.count()).map(|panel| left_panels.range(panel)) {
+            for right_rows in (0..right_panels.count()).map(|panel| right_panels.range(panel)) {
+                let block = StagedDots {
+                    images: images.len(),
+                    left: &left[left_rows.start * left_pitch..],
+                    left_rows: left_rows.len(),
+                    left_pitch,
+                    left_image_pitch: self.shape.sizes().filters * left_pitch,
+                    stage: stages,
+                    stage_pitch,
+                    taps: &self.taps.values()[right_rows.clone()],
+                    runs,
+                    pitch: depth * lanes,
+                };
+                let place = (left_rows.start * depth + right_rows.start) * lanes;
+                engine.dots_of_stages(&block, &mut sums[place..]);
+            }
+        }
+    }
+
+    /// Sums over images whose rows are copied to whole vectors.
+    fn sum_packed(
+        &self,
+        group: usize,
+        images: Range<usize>,
+        (sums, bias): (&mut [f32], &mut [f32]),
+    ) {
+        let (engine, filters, depth) =
+            (self.engine, self.shape.group_filters(), self.shape.depth());
+        let pixels = self.shape.output_pixels();
         let row_len = pixels.next_multiple_of(engine.lanes());
-        let planes_len = shape.group_channels() * shape.image_pixels();
         let lengths = [
-            filters * depth * engine.lanes(),
-            shape.group_channels() * self.planar.plane_len() + engine.slack(),
+            self.shape.group_channels() * self.planar.plane_len() + engine.slack(),
             depth * row_len + engine.slack(),
             filters * row_len,
         ];
-        let (gradient, bias) = gradient.split_at_mut(filters * depth);
-        bias.fill(0.0);
-        with_buffers(lengths, |[sums, stage, right, left]| {
-            sums.fill(0.0);
+        with_buffers(lengths, |[stage, right, left]| {
             for image in images {
-                let place = image * shape.sizes().groups + group;
-                self.planar.stage(engine, &self.input[place * planes_len..][..planes_len], stage);
-                let rows = &self.output_gradient[place * filters * pixels..][..filters * pixels];
-                for (bias, row) in bias.iter_mut().zip(rows.chunks_exact(pixels)) {
-                    *bias += engine.sum(row);
-                }
-                if let Some(runs) = &self.whole_vectors {
-                    self.dots_of_stage(rows, (stage, runs), sums);
-                    continue;
-                }
+                self.planar.stage(engine, self.planes(image, group), stage);
+                let rows = &self.output_gradient[self.rows_start(image, group)..];
+                let rows = &rows[..filters * pixels];
+                self.add_to_bias(rows, bias);
                 let runs = (&self.columns.runs, self.columns.panels[0].runs.clone());
                 engine.pack(stage, (&self.taps, 0..depth), runs, right, row_len);
                 pad_rows(rows, pixels, left, row_len);
                 clear_padding(right, pixels, row_len);
                 self.dots(left, right, sums);
             }
-            for (gradient, sum) in gradient.iter_mut().zip(sums.chunks_exact(engine.lanes())) {
-                *gradient = sum_of_lanes(sum);
-            }
         });
-    }
-
-    /// Dot products with rows that are read where they are.
-    fn dots_of_stage(&self, left: &[f32], (stage, runs): (&[f32], &VectorRuns), sums: &mut [f32]) {
-        let (engine, filters, depth) =
-            (self.engine, self.shape.group_filters(), self.shape.depth());
-        let (lanes, left_pitch) = (engine.lanes(), self.shape.output_pixels());
-        let left_panels = RowPanels::new(filters, engine.max_dots());
-        let right_panels = RowPanels::new(depth, engine.max_dots());
-        for left_rows in (0..left_panels.count()).map(|panel| left_panels.range(panel)) {
-            for right_rows in (0..right_panels.count()).map(|panel| right_panels.range(panel)) {
-                let block = StagedDots {
-                    left: &left[left_rows.start * left_pitch..],
-                    left_rows: left_rows.len(),
-                    left_pitch,
-                    stage,
-                    taps: &self.taps.values()[right_rows.clone()],
-                    runs,
-                    pitch: depth * lanes,
-                };
-                let place = (left_rows.start * depth + right_rows.start) * lanes;
-                engine.dots_of_stage(&block, &mut sums[place..]);
-            }
-        }
     }
 
     fn dots(&self, left: &[f32], right: &[f32], sums: &mut [f32]) {

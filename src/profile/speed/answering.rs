@@ -9,8 +9,9 @@ use super::convolution::{Pass, Tensors};
 use super::dialogue::{Answer, Introduction, Ready, Request, Results, Subject};
 use super::networks::{TrainingLoop, time_iterations};
 use super::sample::time;
-use super::{SpeedError, on_threads};
+use super::{SpeedError, pool};
 use crate::kernels::{Instructions, Lowering, MixedPath};
+use crate::threads::Permits;
 
 /// Whose operations are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +48,12 @@ pub fn answer_requests(
     };
     say(&mut output, &Introduction::Present { name: name.to_owned(), version, threads })?;
     let mut prepared = Prepared::Nothing;
+    let (pool, permits) = (pool(threads)?, Permits::new(threads));
     for line in input.lines() {
         let line = line?;
         let request = serde_json::from_str(&line)
             .map_err(|error| SpeedError::Request { line, reason: error.to_string() })?;
-        // New threads start on idle cores. Those of a pool that slept while others had their turn
-        // are woken on one core together, and a sample ends before they are moved apart.
-        let answer = on_threads(threads, || prepared.answer(request, operations))?;
+        let answer = permits.compute(&pool, || prepared.answer(request, operations));
         say(&mut output, &answer.unwrap_or_else(|error| Answer::Refused(error.to_string())))?;
     }
     Ok(())

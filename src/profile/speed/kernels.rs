@@ -7,6 +7,7 @@ use super::{Measurement, Peaks, Scale, Section, SpeedError, Step, Survey, Unit, 
 use crate::kernels::{
     Instructions, KernelError, Lowering, MixedPath, matrix_product, release_scratch, scratch_bytes,
 };
+use crate::threads::{Permits, Pool};
 
 /// Shapes of the sweep over `b_p`.
 const SWEPT: [&str; 4] = ["conv1", "conv2g2", "conv3", "lenet2"];
@@ -247,17 +248,17 @@ impl Cut {
     }
 
     /// Runs all passes, one partition a pool; the gradients of the weights are summed.
-    fn run(&mut self, style: Style, pools: &[rayon::ThreadPool]) -> Result<(), KernelError> {
+    fn run(&mut self, style: Style, pools: &Pools) -> Result<(), KernelError> {
         for pass in self.passes {
             let outcomes: Vec<Result<(), KernelError>> = std::thread::scope(|scope| {
-                let part = |(part, pool): (&'_ mut Tensors, &'_ rayon::ThreadPool)| {
+                let part = |(part, pool): (&'_ mut Tensors, &'_ Pool)| {
                     let lowering = style.lowering(part.shape.sizes().batch);
-                    pool.install(|| part.run(*pass, lowering))
+                    pools.permits.compute(pool, || part.run(*pass, lowering))
                 };
                 let threads: Vec<_> = self
                     .parts
                     .iter_mut()
-                    .zip(pools)
+                    .zip(&pools.pools)
                     .map(|pair| scope.spawn(move || part(pair)))
                     .collect();
                 threads.into_iter().map(|thread| thread.join().expect("no kernel panics")).collect()
@@ -304,7 +305,7 @@ fn partitions(survey: &Survey, peaks: &Peaks) -> Result<Vec<Measurement>, SpeedE
             subjects.iter().map(|subject| Cut::new(subject, partitions)).collect();
         let mut cuts = cuts?;
         let flops = cuts.iter().map(Cut::flops).sum();
-        let pools = pools(partitions, if partitions == 1 { threads } else { 1 })?;
+        let pools = Pools::new(partitions, if partitions == 1 { threads } else { 1 })?;
         let styles = [("lowered", Style::Lowered), ("packed", Style::Packed)];
         let measured = time_cuts(survey, &mut cuts, &styles.map(|(_, style)| style), &pools)?;
         for ((name, _), timing) in styles.into_iter().zip(measured) {
@@ -329,15 +330,24 @@ fn partition_row(
     Measurement { fraction_of_limit: peaks.of(threads).map(fraction), ..row }
 }
 
-fn pools(count: usize, threads: usize) -> Result<Vec<rayon::ThreadPool>, SpeedError> {
-    (0..count).map(|_| pool(threads)).collect()
+/// Pools that compute at the same time.
+struct Pools {
+    permits: Permits,
+    pools: Vec<Pool>,
+}
+
+impl Pools {
+    fn new(count: usize, threads: usize) -> Result<Self, SpeedError> {
+        let pools = (0..count).map(|_| pool(threads)).collect::<Result<_, _>>()?;
+        Ok(Pools { permits: Permits::new(count * threads), pools })
+    }
 }
 
 fn time_cuts(
     survey: &Survey,
     cuts: &mut [Cut],
     styles: &[Style],
-    pools: &[rayon::ThreadPool],
+    pools: &Pools,
 ) -> Result<Vec<Timing>, SpeedError> {
     let mut outcome = Ok(());
     let timings = alternate(survey.effort, styles.len(), |style| {
@@ -353,7 +363,7 @@ fn one_image_after_the_other(
     threads: usize,
     peaks: &Peaks,
 ) -> Result<Measurement, SpeedError> {
-    let pools = pools(1, threads)?;
+    let pools = Pools::new(1, threads)?;
     let mut images: Vec<(usize, Cut)> = Vec::new();
     for subject in subjects {
         images.push((subject.batch, Cut::new(&subject.clone().with_batch(1), 1)?));

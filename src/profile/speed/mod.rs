@@ -29,6 +29,7 @@ use serde::Serialize;
 use crate::devices::DeviceError;
 use crate::kernels::KernelError;
 use crate::models::ModelError;
+use crate::threads::{Permits, Pool};
 
 pub use answering::{Operations, answer_requests};
 pub use convolution::{CONVOLUTIONS, ConvolutionSubject, Family, Pass};
@@ -314,12 +315,11 @@ impl Survey {
     }
 }
 
-/// Runs something in a pool of its own.
+/// Runs something in a pool of its own, as a worker of a run does.
 fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, SpeedError> {
-    Ok(pool(threads)?.install(work))
+    Ok(Permits::new(threads).compute(&pool(threads)?, work))
 }
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool, SpeedError> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.map_err(|source| SpeedError::Pool { threads, source })
+fn pool(threads: usize) -> Result<Pool, SpeedError> {
+    Pool::new(threads).map_err(|source| SpeedError::Pool { threads, source })
 }

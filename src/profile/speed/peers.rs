@@ -15,8 +15,9 @@ use super::sample::Timing;
 use super::{Effort, Scale, SpeedError};
 use crate::devices::DeviceName;
 
-/// Threads of a library may spin for a while after their work; the next in turn waits that long.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Threads of a library may spin for a while after their work (PyTorch's do for up to 10 ms); the
+/// next in turn waits longer than that.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Shorter calls are made once before a sample is taken, to warm up.
 const SHORT: Duration = Duration::from_millis(50);

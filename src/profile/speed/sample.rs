@@ -22,6 +22,10 @@ impl Effort {
     /// For numbers that are published.
     pub const FULL: Self = Effort { rounds: 9, sample: Duration::from_millis(20) };
 
+    /// For numbers that are published beside those of others, which have a turn each: long enough
+    /// that the way into it does not count.
+    pub const IN_TURNS: Self = Effort { rounds: 9, sample: Duration::from_millis(100) };
+
     /// Once, to see that it works.
     pub const SMOKE: Self = Effort { rounds: 1, sample: Duration::ZERO };
 
