@@ -21,8 +21,8 @@ use crate::optimizer::study::{
     Origin, Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
 };
 use crate::optimizer::{
-    Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, Unstable,
-    choices, predict_choice, relative_errors, search, sift, speed_up,
+    Candidate, Choice, Executed, Execution, Forecast, Goal, Interval, Laboratory, Method, SpeedUp,
+    Unstable, choices, predict_choice, relative_errors, search, sift, speed_up,
 };
 use crate::predict::{Calibration, Prediction, Predictor};
 use crate::report::figure::{Figure, Source};
@@ -410,6 +410,16 @@ struct Comparison<'a> {
     trials: &'a [Trial],
 }
 
+/// An interval as `low to high`; an end beyond the budget is a dash.
+fn interval_cell(interval: Interval) -> Cell {
+    if interval == Interval::default() {
+        return Cell::Absent;
+    }
+    let [low, high] = [interval.low, interval.high]
+        .map(|end| end.map_or(Cell::Absent, |value| Cell::Float { value, digits: 3 }).show());
+    Cell::Text(format!("{low} to {high}"))
+}
+
 impl Comparison<'_> {
     fn publish(&self, elapsed_s: f64) -> Result<(), Failure> {
         let Desk { common, lab, folder, calibration, .. } = self.desk;
@@ -465,6 +475,7 @@ impl Comparison<'_> {
                 "updates, predicted".to_owned(),
                 kind.to_string(),
                 "time (s), predicted".to_owned(),
+                "90 % interval".to_owned(),
                 kind.to_string(),
                 "error (%)".to_owned(),
                 "speed-up of chosen".to_owned(),
@@ -486,6 +497,7 @@ impl Comparison<'_> {
                 Cell::optional(p.updates_to_target),
                 Cell::optional(m.updates_to_target),
                 Cell::optional(p.time_to_target_s),
+                interval_cell(p.interval),
                 Cell::optional(m.time_to_target_s),
                 Cell::optional(errors.time_to_target.map(|e| 100.0 * e)),
                 Cell::Text(speed_up_text(speed_up(&self.chosen.executed.measured, m))),

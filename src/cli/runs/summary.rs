@@ -59,8 +59,8 @@ pub(super) fn summary(
         row("validation loss at the end", Cell::optional(end(&prediction.validation_loss)));
         row("accuracy at the end", Cell::optional(end(&prediction.accuracy)));
         if let Some(limit) = prediction.stability {
-            row("largest safe learning rate, predicted", Cell::optional(limit.predicted));
-            row("largest safe learning rate, analytic", Cell::optional(limit.analytic));
+            row("largest safe learning rate, by the predictor", Cell::optional(limit.predicted));
+            row("largest safe learning rate, by theory", Cell::optional(limit.analytic));
         }
         if let Some(Target::Loss(loss)) = experiment.run.target {
             let crossing = prediction.reaches(loss);
