@@ -1,5 +1,7 @@
 //! The kernels against the defining sums.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -554,6 +556,25 @@ fn slices_that_do_not_fit_the_shape_are_refused_with_their_name() {
             .unwrap_err();
     let expected = "output has 57599 elements, the shape needs 57600";
     assert!(refusal.to_string().ends_with(expected), "{refusal}");
+}
+
+/// A last partial sum alone would let one of two threads wait while the other computes it.
+#[test]
+fn two_threads_sum_a_gradient_in_pairs_to_the_end() {
+    let shape = shape(ConvolutionSizes { batch: 64, ..LENET_FIRST });
+    let (arrived, alone) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let chunks = reduction::Chunks::new(&shape, 1, 64);
+    let units = chunks.units();
+    on_threads(2, || {
+        chunks.sum(&mut [0.0; 10], |_, _, _| {
+            let partner = arrived.fetch_add(1, Ordering::SeqCst) / 2 * 2 + 2;
+            let is_missing = || arrived.load(Ordering::SeqCst) < partner;
+            let wait = |_| std::thread::sleep(std::time::Duration::from_millis(1));
+            (0..5000).take_while(|_| is_missing()).for_each(wait);
+            alone.fetch_add(usize::from(is_missing()), Ordering::SeqCst);
+        });
+    });
+    assert_eq!((units, units % 2, alone.into_inner()), (arrived.into_inner(), 0, 0));
 }
 
 #[test]
