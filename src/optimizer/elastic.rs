@@ -672,6 +672,10 @@ impl Elastic<'_> {
 
     /// What is believed after a departure: who is there, and how long machines were seen to compute
     /// over what they would take by the hardware file.
+    ///
+    /// Cycles are those of the present stretch alone, since another configuration shares them out
+    /// otherwise. What earlier stretches told is kept: a machine that was slow is believed to be slow
+    /// until cycles of this stretch contradict that beyond their noise, also while it computes nothing.
     fn estimate(
         &self,
         belief: &Belief,

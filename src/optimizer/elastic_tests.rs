@@ -245,6 +245,19 @@ fn a_machine_that_recovers_is_believed_in_again() {
 }
 
 #[test]
+fn a_machine_that_stays_slow_is_found_out_once() {
+    let slow = "stragglers=[{ machine = 0, factor = 8, from_s = 0.6, until_s = 1e4 }]";
+    let gone = "churn=[{ machine = 1, turn = \"fails\", at_update = 150 }]";
+    let (trained, log) = train(&[slow, gone, "search.groups=[1]"], Execution::Emulate);
+    assert_whole(&trained, &log);
+    let slow = log.iter().position(|line| line.contains("machine 0 computes"));
+    let gone = log.iter().position(|line| line.contains("machine 1 is gone"));
+    assert!(slow.is_some() && slow < gone, "{log:?}");
+    let later = log.iter().skip(gone.unwrap_or(0));
+    assert!(later.into_iter().all(|line| !line.contains("machine 0")), "it is known: {log:?}");
+}
+
+#[test]
 fn training_with_threads_plans_again_too() {
     let set = [
         "stragglers=[{ machine = 0, factor = 4, from_s = 0.8, until_s = 1e4 }]",
