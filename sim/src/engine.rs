@@ -3,7 +3,8 @@
 //! Events leave in the order (time, sequence): two events at one instant leave in the order in
 //! which they were scheduled. The sequence is a counter, so no float and no address ever decides.
 
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 use crate::units::{SimDuration, SimTime};
 
@@ -46,7 +47,41 @@ pub struct Engine<E> {
     sequence: u64,
     handled: u64,
     limit: u64,
-    pending: BTreeMap<(SimTime, u64), E>,
+    pending: BinaryHeap<Reverse<Pending<E>>>,
+}
+
+/// An event that waits; in the order in which events leave.
+#[derive(Debug)]
+struct Pending<E> {
+    at: SimTime,
+    sequence: u64,
+    event: E,
+}
+
+impl<E> Pending<E> {
+    fn place(&self) -> (SimTime, u64) {
+        (self.at, self.sequence)
+    }
+}
+
+impl<E> PartialEq for Pending<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl<E> Eq for Pending<E> {}
+
+impl<E> PartialOrd for Pending<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Pending<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
 }
 
 impl<E> Default for Engine<E> {
@@ -63,7 +98,7 @@ impl<E> Engine<E> {
 
     /// An empty queue that refuses to handle more than `limit` events.
     pub fn with_event_limit(limit: u64) -> Self {
-        Engine { now: SimTime::ZERO, sequence: 0, handled: 0, limit, pending: BTreeMap::new() }
+        Engine { now: SimTime::ZERO, sequence: 0, handled: 0, limit, pending: BinaryHeap::new() }
     }
 
     /// The present.
@@ -79,14 +114,17 @@ impl<E> Engine<E> {
         if at < self.now {
             return Err(EngineError::InThePast { at, now: self.now });
         }
-        self.pending.insert((at, self.sequence), event);
-        self.sequence += 1;
+        self.enqueue(at, event);
         Ok(())
     }
 
     /// Schedules `event` a span from now, which cannot lie in the past.
     pub fn schedule_after(&mut self, span: SimDuration, event: E) {
-        self.pending.insert((self.now + span, self.sequence), event);
+        self.enqueue(self.now + span, event);
+    }
+
+    fn enqueue(&mut self, at: SimTime, event: E) {
+        self.pending.push(Reverse(Pending { at, sequence: self.sequence, event }));
         self.sequence += 1;
     }
 
@@ -96,7 +134,7 @@ impl<E> Engine<E> {
     /// # Errors
     /// [`EngineError::TooManyEvents`] past the bound.
     pub fn step(&mut self) -> Result<Option<(SimTime, E)>, EngineError> {
-        let Some(((at, _), event)) = self.pending.pop_first() else {
+        let Some(Reverse(Pending { at, event, .. })) = self.pending.pop() else {
             return Ok(None);
         };
         if self.handled == self.limit {
@@ -109,7 +147,7 @@ impl<E> Engine<E> {
 
     /// When the next event is due; `None` when nothing is pending.
     pub fn next_time(&self) -> Option<SimTime> {
-        self.pending.first_key_value().map(|((at, _), _)| *at)
+        self.pending.peek().map(|Reverse(next)| next.at)
     }
 
     /// Events that wait for their time.

@@ -4,8 +4,6 @@ mod timeline;
 
 pub use timeline::{Actor, Content, Doing, Span, TimeSheet};
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MachineId, ModelVersion};
@@ -239,10 +237,14 @@ impl Trace {
     pub fn cycle_time_s(&self) -> Option<f64> {
         let mut total = SimDuration::ZERO;
         let mut n_cycles = 0_u64;
-        // Not by `groups`: a run that went on with fewer has updates of all that it ever had.
-        let mut written: BTreeMap<GroupId, SimTime> = BTreeMap::new();
+        // Not as long as `groups`: a run that went on with fewer has updates of all that it ever had.
+        let mut written: Vec<Option<SimTime>> = Vec::new();
         for record in &self.updates {
-            if let Some(earlier) = written.insert(record.update.cycle.group, record.time) {
+            let group = record.update.cycle.group.index();
+            if group >= written.len() {
+                written.resize(group + 1, None);
+            }
+            if let Some(earlier) = written[group].replace(record.time) {
                 total += record.time - earlier;
                 n_cycles += 1;
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use omnivore_sim::cluster::{Disruptions, Learning, Scenario, Timing, Unmonitored, run};
+use omnivore_sim::cluster::{Disruptions, Learning, Scenario, Timing, UpdatesOnly, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::{InitialModel, ProxyData, ProxyNetwork, synchronous_start};
 use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
@@ -185,7 +185,7 @@ fn proxy_run(
     let scenario = Scenario { rule, seed, divergence_loss: f64::INFINITY, ..scenario.clone() };
     let learning = Learning { objective: &mut proxy, start };
     let (trace, _) =
-        run(&scenario, Some(learning), &mut Unmonitored).map_err(|error| error.to_string())?;
+        run(&scenario, Some(learning), &mut UpdatesOnly).map_err(|error| error.to_string())?;
     let curve = fill(&Curve::of_loss(&trace.curve), &scenario);
     Ok((trace, curve))
 }

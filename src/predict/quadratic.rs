@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use omnivore_sim::analytic::{
     self, AnalyticError, MomentRun, QuadraticDirection, largest_stable_step,
 };
-use omnivore_sim::cluster::{Learning, Scenario, Timing, Unmonitored, run};
+use omnivore_sim::cluster::{Learning, Scenario, Timing, UpdatesOnly, run};
 use omnivore_sim::hardware::ServiceLaw;
 use omnivore_sim::objective::{NoisyQuadratic, Objective};
 use omnivore_sim::protocol::{FcPlacement, StrategySpec, UpdateRule};
@@ -429,7 +429,7 @@ fn particles(
             ..scenario.clone()
         };
         let (trace, _) =
-            run(&run_of, Some(learning), &mut Unmonitored).map_err(|error| error.to_string())?;
+            run(&run_of, Some(learning), &mut UpdatesOnly).map_err(|error| error.to_string())?;
         let mut losses: Vec<f64> =
             trace.curve.iter().map(|p| p.evaluation.loss / N_COPIES as f64).collect();
         losses.resize(n_updates + 1, f64::INFINITY);
@@ -446,7 +446,7 @@ impl Predict for QuadraticPredictor {
     /// run on the event engine.
     fn predict(&self, scenario: &Scenario) -> Result<Prediction, String> {
         let (trace, _) =
-            run(scenario, None, &mut Unmonitored).map_err(|error| error.to_string())?;
+            run(scenario, None, &mut UpdatesOnly).map_err(|error| error.to_string())?;
         self.predict_along(scenario, &trace)
     }
 }

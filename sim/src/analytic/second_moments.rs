@@ -5,6 +5,7 @@
 //! do not interact, so the loss above its minimum is `Σ ½·h·E[w²]` over the directions.
 
 use std::num::NonZeroU32;
+use std::ops::{Add, Mul, Sub};
 
 use super::error::{AnalyticError, check_explicit_momentum, check_not_negative};
 use super::momentum::implicit_momentum;
@@ -63,21 +64,126 @@ pub trait MomentRecursion {
 /// `w` is the server's weight, `v` the velocity, `r` the read copy of one group and `r°` that of
 /// another. The groups are exchangeable, so one of each stands for all.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moments {
+pub struct Moments<T = f64> {
     /// `a = E[w²]`.
-    pub weight_weight: f64,
+    pub weight_weight: T,
     /// `b = E[w·v]`.
-    pub weight_velocity: f64,
+    pub weight_velocity: T,
     /// `c = E[v²]`.
-    pub velocity_velocity: f64,
+    pub velocity_velocity: T,
     /// `d = E[w·r]`.
-    pub weight_read: f64,
+    pub weight_read: T,
     /// `e = E[v·r]`.
-    pub velocity_read: f64,
+    pub velocity_read: T,
     /// `f = E[r²]`.
-    pub read_read: f64,
+    pub read_read: T,
     /// `k = E[r·r°]`; 0 with one group, which has no other.
-    pub read_other: f64,
+    pub read_other: T,
+}
+
+/// The state in which every group has just read the initial weight, with no velocity.
+fn at_rest<T: Real>(groups: NonZeroU32, initial_second_moment: T) -> Moments<T> {
+    let (start, zero) = (initial_second_moment, T::of(0.0));
+    Moments {
+        weight_weight: start,
+        weight_velocity: zero,
+        velocity_velocity: zero,
+        weight_read: start,
+        velocity_read: zero,
+        read_read: start,
+        read_other: if groups.get() > 1 { start } else { zero },
+    }
+}
+
+/// Moments after one more update, see [`ExponentialMoments::update`]: `x = ηh`, and `η²s` is
+/// `noise`.
+fn after_update<T: Real>(
+    moments: Moments<T>,
+    groups: NonZeroU32,
+    explicit_momentum: f64,
+    x: T,
+    noise: T,
+) -> Moments<T> {
+    let share = 1.0 / f64::from(groups.get());
+    let (p, q) = (T::of(share), T::of(implicit_momentum(groups)));
+    let (mu, two) = (T::of(explicit_momentum), T::of(2.0));
+    let Moments {
+        weight_weight: a,
+        weight_velocity: b,
+        velocity_velocity: c,
+        weight_read: d,
+        velocity_read: e,
+        read_read: f,
+        read_other: k,
+    } = moments;
+
+    let velocity_velocity = mu * mu * c - two * mu * x * e + x * x * f + noise;
+    let weight_new_velocity = mu * b - x * d;
+    let weight_velocity = weight_new_velocity + velocity_velocity;
+    let weight_weight = a + two * weight_new_velocity + velocity_velocity;
+    let new_velocity_other = mu * e - x * k;
+    let new_weight_other = d + new_velocity_other;
+    Moments {
+        weight_weight,
+        weight_velocity,
+        velocity_velocity,
+        weight_read: p * weight_weight + q * new_weight_other,
+        velocity_read: p * weight_velocity + q * new_velocity_other,
+        read_read: p * weight_weight + q * f,
+        read_other: if groups.get() > 1 {
+            two * p * new_weight_other + T::of(1.0 - 2.0 * share) * k
+        } else {
+            T::of(0.0)
+        },
+    }
+}
+
+/// What the recursion is computed in: one number, or one of each of several directions.
+trait Real: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+    /// The number, everywhere.
+    fn of(number: f64) -> Self;
+}
+
+impl Real for f64 {
+    fn of(number: f64) -> Self {
+        number
+    }
+}
+
+/// Numbers of so many directions, which the processor computes side by side.
+const LANES: usize = 8;
+
+#[derive(Clone, Copy)]
+struct Lanes([f64; LANES]);
+
+impl Real for Lanes {
+    fn of(number: f64) -> Self {
+        Lanes([number; LANES])
+    }
+}
+
+impl Add for Lanes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+    }
+}
+
+impl Sub for Lanes {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|lane| self.0[lane] - other.0[lane]))
+    }
+}
+
+impl Mul for Lanes {
+    type Output = Self;
+
+    fn mul(self, other: Self) -> Self {
+        Lanes(std::array::from_fn(|lane| self.0[lane] * other.0[lane]))
+    }
 }
 
 /// Exact second moments of one direction under exponential group cycles.
@@ -94,16 +200,7 @@ pub struct ExponentialMoments {
 impl ExponentialMoments {
     /// The state in which every group has just read the initial weight, with no velocity.
     pub fn at_rest(groups: NonZeroU32, direction: QuadraticDirection) -> Self {
-        let start = direction.initial_second_moment;
-        let moments = Moments {
-            weight_weight: start,
-            weight_velocity: 0.0,
-            velocity_velocity: 0.0,
-            weight_read: start,
-            velocity_read: 0.0,
-            read_read: start,
-            read_other: if groups.get() > 1 { start } else { 0.0 },
-        };
+        let moments = at_rest(groups, direction.initial_second_moment);
         ExponentialMoments { groups, direction, moments }
     }
 }
@@ -129,38 +226,8 @@ impl MomentRecursion for ExponentialMoments {
     fn update(&mut self, rule: UpdateRule) {
         let UpdateRule { learning_rate: eta, explicit_momentum: mu } = rule;
         let QuadraticDirection { curvature, gradient_variance, .. } = self.direction;
-        let (p, q) = (1.0 / f64::from(self.groups.get()), implicit_momentum(self.groups));
-        let x = eta * curvature;
-        let Moments {
-            weight_weight: a,
-            weight_velocity: b,
-            velocity_velocity: c,
-            weight_read: d,
-            velocity_read: e,
-            read_read: f,
-            read_other: k,
-        } = self.moments;
-
-        let velocity_velocity =
-            mu * mu * c - 2.0 * mu * x * e + x * x * f + eta * eta * gradient_variance;
-        let weight_new_velocity = mu * b - x * d;
-        let weight_velocity = weight_new_velocity + velocity_velocity;
-        let weight_weight = a + 2.0 * weight_new_velocity + velocity_velocity;
-        let new_velocity_other = mu * e - x * k;
-        let new_weight_other = d + new_velocity_other;
-        self.moments = Moments {
-            weight_weight,
-            weight_velocity,
-            velocity_velocity,
-            weight_read: p * weight_weight + q * new_weight_other,
-            velocity_read: p * weight_velocity + q * new_velocity_other,
-            read_read: p * weight_weight + q * f,
-            read_other: if self.groups.get() > 1 {
-                2.0 * p * new_weight_other + (1.0 - 2.0 * p) * k
-            } else {
-                0.0
-            },
-        };
+        let (x, noise) = (eta * curvature, eta * eta * gradient_variance);
+        self.moments = after_update(self.moments, self.groups, mu, x, noise);
     }
 
     fn weight_second_moment(&self) -> f64 {
@@ -365,32 +432,26 @@ impl MomentRun {
         Ok(loss)
     }
 
-    /// All directions at once, update by update: a recursion waits for its own last result only, so
-    /// the processor works on several of them.
+    /// All directions side by side, update by update.
     fn excess_of_exponential<'a>(
         &self,
         directions: impl Iterator<Item = &'a QuadraticDirection>,
         updates: usize,
     ) -> Result<Vec<f64>, AnalyticError> {
         self.rule.check()?;
-        let mut moments = Vec::new();
-        for direction in directions {
-            direction.check()?;
-            moments.push(ExponentialMoments::at_rest(self.groups, *direction));
-        }
-        let total = |moments: &[ExponentialMoments]| {
-            let losses = moments.iter().map(|one| {
-                let moment = one.weight_second_moment();
-                let moment = if moment.is_finite() { moment } else { f64::INFINITY };
-                0.5 * one.direction.curvature * moment
-            });
-            losses.fold(0.0, |sum, loss| sum + loss)
-        };
+        let directions: Vec<QuadraticDirection> = directions.copied().collect();
+        directions.iter().try_for_each(QuadraticDirection::check)?;
+        let mut together: Vec<SideBySide> =
+            directions.chunks(LANES).map(|some| SideBySide::at_rest(self, some)).collect();
         let mut loss = Vec::with_capacity(updates + 1);
-        loss.push(total(&moments));
+        let total = |all: &[SideBySide]| all.iter().fold(0.0, |sum, some| some.add_losses(sum));
+        loss.push(total(&together));
         for _ in 0..updates {
-            moments.iter_mut().for_each(|one| one.update(self.rule));
-            loss.push(total(&moments));
+            let mu = self.rule.explicit_momentum;
+            for some in &mut together {
+                some.moments = after_update(some.moments, self.groups, mu, some.x, some.noise);
+            }
+            loss.push(total(&together));
         }
         Ok(loss)
     }
@@ -446,6 +507,38 @@ impl MomentRun {
             values.push(if value.is_finite() { value } else { f64::INFINITY });
         }
         values
+    }
+}
+
+/// Directions whose moments advance side by side; those that are lacking are flat and at rest.
+struct SideBySide {
+    x: Lanes,
+    noise: Lanes,
+    half_curvature: Lanes,
+    moments: Moments<Lanes>,
+}
+
+impl SideBySide {
+    fn at_rest(run: &MomentRun, directions: &[QuadraticDirection]) -> Self {
+        let eta = run.rule.learning_rate;
+        let each = |of: &dyn Fn(&QuadraticDirection) -> f64| {
+            Lanes(std::array::from_fn(|lane| directions.get(lane).map_or(0.0, of)))
+        };
+        SideBySide {
+            x: each(&|direction| eta * direction.curvature),
+            noise: each(&|direction| eta * eta * direction.gradient_variance),
+            half_curvature: each(&|direction| 0.5 * direction.curvature),
+            moments: at_rest(run.groups, each(&|one| one.initial_second_moment)),
+        }
+    }
+
+    /// A sum and then their losses, one after the other.
+    fn add_losses(&self, sum: f64) -> f64 {
+        let (half, moments) = (self.half_curvature.0, self.moments.weight_weight.0);
+        half.iter().zip(moments).fold(sum, |sum, (half, moment)| {
+            let moment = if moment.is_finite() { moment } else { f64::INFINITY };
+            sum + half * moment
+        })
     }
 }
 

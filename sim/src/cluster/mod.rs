@@ -15,14 +15,14 @@ pub use disruption::{
 };
 pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
-    Ended, Learning, Monitor, Record, RunError, Scenario, Unmonitored, answer_to, letter_after,
-    message_after, message_sizes, replay, run, run_in_motion, run_on, run_strategy,
+    Ended, Learning, Monitor, Record, RunError, Scenario, Unmonitored, UpdatesOnly, answer_to,
+    letter_after, message_after, message_sizes, replay, run, run_in_motion, run_on, run_strategy,
 };
 pub use timing::{
     Affine, Clockwork, Crossing, LayerTimes, Letter, MachineTimes, NetworkTimes, Passage,
     PhaseTimes, Route, SlowGroups, Timing, TimingError,
 };
-pub use witness::{RunEnd, Witness};
+pub use witness::{Detail, RunEnd, Witness};
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::disruption::{DisruptionError, Disruptions, Fate};
 use super::timing::{Clockwork, Crossing, Letter, Passage, Route, Timing, TimingError};
-use super::witness::{RunEnd, Witness};
+use super::witness::{Detail, RunEnd, Witness};
 use crate::engine::{Engine, EngineError};
 use crate::ids::MachineId;
 use crate::objective::{Gradient, InitialModel, Objective, Parameters};
@@ -139,6 +139,25 @@ pub trait Monitor {
 
     /// Told of every event that the strategy is given, in order.
     fn event(&mut self, _time: SimTime, _event: Event) {}
+
+    /// How much of the run its trace is to tell.
+    fn detail(&self) -> Detail {
+        Detail::Everything
+    }
+}
+
+/// A monitor of which only updates and evaluations are of interest, and that never stops a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpdatesOnly;
+
+impl Monitor for UpdatesOnly {
+    fn evaluated(&mut self, _point: &CurvePoint) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn detail(&self) -> Detail {
+        Detail::Updates
+    }
 }
 
 /// A monitor that never stops a run.
@@ -255,7 +274,7 @@ fn drive<'a>(
     monitor: &mut dyn Monitor,
 ) -> Result<Ended, RunError> {
     scenario.check()?;
-    let mut driver = Driver::new(scenario, learning, virtual_clock(scenario)?);
+    let mut driver = Driver::new(scenario, learning, virtual_clock(scenario)?, monitor.detail());
     driver.wants_losses = strategy.wants_losses();
     let mut actions = Vec::new();
     let mut last = SimTime::ZERO;
@@ -330,7 +349,7 @@ pub fn replay<'a>(
 ) -> Result<(Trace, ModelServer), RunError> {
     scenario.check()?;
     let clock = Clock::Recorded { now: SimTime::ZERO };
-    let mut driver = Driver::new(scenario, learning, clock);
+    let mut driver = Driver::new(scenario, learning, clock, monitor.detail());
     if let Some(velocity) = velocity {
         driver.move_with(velocity);
     }
@@ -417,7 +436,12 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(scenario: &'a Scenario, learning: Option<Learning<'a>>, clock: Clock) -> Self {
+    fn new(
+        scenario: &'a Scenario,
+        learning: Option<Learning<'a>>,
+        clock: Clock,
+        detail: Detail,
+    ) -> Self {
         let Scenario { roster, rule, schedule, before, divergence_loss, .. } = scenario;
         let (objective, start) = match learning {
             Some(Learning { objective, start }) => (Some(objective), start),
@@ -435,7 +459,7 @@ impl<'a> Driver<'a> {
             replicas: Replicas::new(roster.conv_machines),
             attempts: vec![0; roster.conv_machines as usize],
             fate: Fate::new(&scenario.disruptions, *roster),
-            witness: Witness::new(*roster, *divergence_loss),
+            witness: Witness::new(*roster, *divergence_loss).telling(detail),
             crossing: BTreeMap::new(),
             n_sent: 0,
             told: None,

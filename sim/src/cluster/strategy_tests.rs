@@ -15,7 +15,7 @@ use crate::protocol::{
     StrategySpec, Subnets, Term, Update, UpdateRule, Work,
 };
 use crate::rng::Seed;
-use crate::trace::Trace;
+use crate::trace::{Trace, Traffic};
 use crate::units::{Bytes, BytesPerSecond, SimDuration, SimTime};
 use crate::workload::ParameterLayout;
 
@@ -67,13 +67,17 @@ fn on(strategy: StrategySpec, means_s: &[f64], law: &ServiceLaw) -> Scenario {
 }
 
 fn noisy(scenario: &Scenario, noise: f32) -> (Trace, ModelServer) {
+    noisy_under(scenario, noise, &mut Unmonitored)
+}
+
+fn noisy_under(scenario: &Scenario, noise: f32, monitor: &mut dyn Monitor) -> (Trace, ModelServer) {
     let curvatures = vec![1.0, 0.3, 0.01];
     let start = vec![1.0, -1.0, 2.0];
     let mut objective = NoisyQuadratic::new(curvatures, vec![noise; 3], start, 0.0, scenario.seed)
         .expect("a possible quadratic");
     let start = objective.initial();
     let learning = Learning { objective: &mut objective, start };
-    run(scenario, Some(learning), &mut Unmonitored).expect("the scenario is possible")
+    run(scenario, Some(learning), monitor).expect("the scenario is possible")
 }
 
 fn times_of(scenario: &Scenario) -> Trace {
@@ -148,6 +152,29 @@ proptest! {
             prop_assert_eq!(&trace.curve, &expected.curve, "{}", strategy());
             prop_assert_eq!(&same.weights().conv, &model.weights().conv, "{}", strategy());
         }
+    }
+
+    #[test]
+    fn a_trace_of_updates_only_tells_the_same_of_updates_and_losses(
+        means in any_means(), law in any_law(), seed in any::<u64>(), merged in any::<bool>(),
+    ) {
+        let fc = if merged { FcPlacement::Merged } else { FcPlacement::Replicated };
+        let plain = on(StrategySpec::Async, &means, &law);
+        let roster = Roster { fc, ..plain.roster };
+        let scenario = Scenario { seed: Seed(seed), roster, ..plain };
+        let (expected, model) = noisy(&scenario, 0.5);
+        let (trace, same) = noisy_under(&scenario, 0.5, &mut UpdatesOnly);
+        prop_assert!(trace.timeline.is_empty() && trace.machines.is_empty());
+        let told = |trace: Trace| Trace {
+            timeline: Vec::new(),
+            machines: Vec::new(),
+            fc_server: None,
+            model_server: None,
+            traffic: Traffic::default(),
+            ..trace
+        };
+        prop_assert_eq!(told(trace), told(expected));
+        prop_assert_eq!(&same.weights().conv, &model.weights().conv);
     }
 
     /// O6: without backups every gradient is awaited, as in `sync`, bit for bit.

@@ -23,6 +23,15 @@ pub enum RunEnd {
     Stalled(Vec<Blocked>),
 }
 
+/// How much of a run its trace tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// All there is.
+    Everything,
+    /// Updates, evaluations and examples; who did what when, and what was sent, is left out.
+    Updates,
+}
+
 /// Watches a run and writes its trace.
 #[derive(Clone, Debug)]
 pub struct Witness {
@@ -38,6 +47,7 @@ pub struct Witness {
     messages: Vec<(SimTime, Bytes)>,
     /// Largest loss that still counts as a result.
     divergence_loss: f64,
+    detail: Detail,
 }
 
 impl Witness {
@@ -68,8 +78,15 @@ impl Witness {
             updating: trace.model_server.unwrap_or_default().busy,
             messages: Vec::new(),
             divergence_loss,
+            detail: Detail::Everything,
             trace,
         }
+    }
+
+    /// The same, with a trace that tells so much.
+    #[must_use]
+    pub fn telling(self, detail: Detail) -> Self {
+        Witness { detail, ..self }
     }
 
     /// Puts evaluations in place that were made before the run was stopped.
@@ -100,12 +117,18 @@ impl Witness {
         arrives: SimTime,
         (content, size): (Content, Bytes),
     ) {
+        if self.detail == Detail::Updates {
+            return;
+        }
         self.sheets[machine.index()].enter(now, arrives, Doing::Moves(content, size));
         self.messages.push((arrives, size));
     }
 
     /// A machine computes a stage.
     pub fn computed(&mut self, work: Work, passage: Passage) {
+        if self.detail == Detail::Updates {
+            return;
+        }
         let Work { cycle, share, stage, .. } = work;
         let computes = Doing::Computes(stage, cycle, share.size);
         self.sheets[share.machine.index()].enter(passage.begins, passage.computed, computes);
@@ -124,7 +147,9 @@ impl Witness {
 
     /// The FC server computes from now until later.
     pub fn fc_served(&mut self, now: SimTime, until: SimTime, cycle: Cycle) {
-        self.fc_sheet.enter(now, until, Doing::Serves(cycle));
+        if self.detail == Detail::Everything {
+            self.fc_sheet.enter(now, until, Doing::Serves(cycle));
+        }
     }
 
     /// The model server takes this long for an update.
@@ -192,6 +217,23 @@ impl Witness {
     /// Closes the trace of a run that ended now.
     pub fn close(mut self, now: SimTime, end: RunEnd) -> Trace {
         self.trace.makespan = now;
+        if self.detail == Detail::Everything {
+            self.add_up(now);
+        } else {
+            self.trace.machines.clear();
+        }
+        let examples = &mut self.trace.examples;
+        examples.unapplied = examples.processed - examples.applied - examples.dropped;
+        match end {
+            RunEnd::Diverged(divergence) => self.trace.diverged = Some(divergence),
+            RunEnd::Stalled(blocked) => self.trace.stalled = Some(blocked),
+            RunEnd::Complete | RunEnd::Stopped => {}
+        }
+        self.trace
+    }
+
+    /// Puts into the trace who did what when, and what was sent.
+    fn add_up(&mut self, now: SimTime) {
         self.trace.machines = self.sheets.iter().map(|sheet| sheet.usage(now)).collect();
         if self.roster.fc == FcPlacement::Merged {
             self.trace.fc_server = Some(self.fc_sheet.usage(now));
@@ -215,16 +257,9 @@ impl Witness {
             in_flight: before.in_flight + in_flight,
         };
         let with_server = self.sheets.iter().chain([&self.fc_sheet]);
-        self.earlier.extend(with_server.flat_map(|sheet| sheet.spans(now)));
-        self.trace.timeline = self.earlier;
+        self.earlier.reserve(with_server.clone().map(TimeSheet::n_spans).sum());
+        with_server.for_each(|sheet| self.earlier.extend(sheet.spans(now)));
+        self.trace.timeline = std::mem::take(&mut self.earlier);
         self.trace.timeline.sort_by_key(|span| span.who);
-        let examples = &mut self.trace.examples;
-        examples.unapplied = examples.processed - examples.applied - examples.dropped;
-        match end {
-            RunEnd::Diverged(divergence) => self.trace.diverged = Some(divergence),
-            RunEnd::Stalled(blocked) => self.trace.stalled = Some(blocked),
-            RunEnd::Complete | RunEnd::Stopped => {}
-        }
-        self.trace
     }
 }

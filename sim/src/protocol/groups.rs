@@ -86,6 +86,8 @@ pub struct Groups {
     machines: Vec<Position>,
     /// Whether a machine goes when its cycle ends.
     leaving: Vec<bool>,
+    /// Cycles completed by each group; `None` where it has no machine.
+    completed: Vec<Option<u64>>,
 }
 
 impl Groups {
@@ -109,6 +111,7 @@ impl Groups {
                 .collect(),
             machines: vec![Position::Absent; roster.conv_machines as usize],
             leaving: vec![false; roster.conv_machines as usize],
+            completed: vec![Some(0); roster.groups as usize],
         }
     }
 
@@ -116,21 +119,20 @@ impl Groups {
         Cycle { group, number: self.groups[group.index()].cycle }
     }
 
-    /// Cycles completed by the groups that have a machine.
-    fn completed(&self) -> Vec<Option<u64>> {
-        let is_there = |group: GroupId| {
-            self.members(group).any(|machine| self.machines[machine.index()] != Position::Gone)
-        };
-        let of = |group: GroupId| is_there(group).then(|| self.groups[group.index()].cycle);
-        self.roster.group_ids().map(of).collect()
+    /// Notes how many cycles a group has completed, and whether it has a machine.
+    fn recount(&mut self, group: GroupId) {
+        let is_there = |machine: MachineId| self.machines[machine.index()] != Position::Gone;
+        let has_machine = self.members(group).any(is_there);
+        self.completed[group.index()] = has_machine.then(|| self.groups[group.index()].cycle);
     }
 
     /// The groups that have completed the fewest cycles, by name.
     fn slowest(&self) -> String {
-        let completed = self.completed();
-        let fewest = completed.iter().flatten().min().copied();
-        let slow =
-            |id: &GroupId| completed[id.index()].is_some() && completed[id.index()] == fewest;
+        let fewest = self.completed.iter().flatten().min().copied();
+        let slow = |id: &GroupId| {
+            let own = self.completed[id.index()];
+            own.is_some() && own == fewest
+        };
         let names: Vec<String> =
             self.roster.group_ids().filter(slow).map(|id| id.to_string()).collect();
         format!("{} to complete cycle {}", names.join(", "), fewest.unwrap_or(0))
@@ -214,12 +216,14 @@ impl Groups {
 
     /// Lets every group read the model that waits for it and may.
     fn release(&mut self, actions: &mut Vec<Action>) {
-        let completed = self.completed();
         for group in self.roster.group_ids() {
-            if self.all_at(group, Position::HeldBack) && self.pace.may_read(group, &completed) {
+            if self.all_at(group, Position::HeldBack) && self.pace.may_read(group, &self.completed)
+            {
                 self.groups[group.index()].read = self.version;
-                for share in self.shares_at(group, Position::HeldBack) {
-                    self.send_model(share.machine, actions);
+                for machine in self.members(group) {
+                    if self.machines[machine.index()] == Position::HeldBack {
+                        self.send_model(machine, actions);
+                    }
                 }
             }
         }
@@ -240,7 +244,8 @@ impl Groups {
     }
 
     fn note_if_gone(&mut self, group: GroupId) {
-        if self.completed()[group.index()].is_none() {
+        self.recount(group);
+        if self.completed[group.index()].is_none() {
             self.pace.gone(group);
         }
     }
@@ -279,6 +284,7 @@ impl Groups {
         }
         self.machines[machine.index()] = Position::Gone;
         self.leaving[machine.index()] = false;
+        self.recount(group);
         self.settle(now, group, actions);
     }
 
@@ -286,9 +292,11 @@ impl Groups {
         match self.machines[machine.index()] {
             Position::Gone => {}
             Position::Absent | Position::Started | Position::HeldBack | Position::Joins => {
+                let group = self.roster.group_of(machine);
                 self.machines[machine.index()] = Position::Gone;
+                self.recount(group);
                 actions.push(Action::Dismiss { machine });
-                self.settle(now, self.roster.group_of(machine), actions);
+                self.settle(now, group, actions);
             }
             _ => self.leaving[machine.index()] = true,
         }
@@ -300,15 +308,15 @@ impl Groups {
             return;
         }
         let group = self.roster.group_of(machine);
-        let completed = self.completed();
-        if completed[group.index()].is_none() {
-            let least = completed.iter().flatten().min().copied().unwrap_or(0);
+        if self.completed[group.index()].is_none() {
+            let least = self.completed.iter().flatten().min().copied().unwrap_or(0);
             let own = &mut self.groups[group.index()].cycle;
             *own = least.max(*own);
         }
         // A group that is held back has not read yet.
         let is_held = self.all_at(group, Position::HeldBack);
         self.machines[machine.index()] = if is_held { Position::HeldBack } else { Position::Joins };
+        self.recount(group);
         self.settle(now, group, actions);
     }
 
@@ -387,9 +395,11 @@ impl Groups {
         };
         let served = std::mem::take(&mut self.groups[group.index()].served);
         actions.push(Self::apply(update, &served, ServerRule::Scaled(1.0)));
-        for Share { machine, .. } in self.shares_at(group, Position::IsServed) {
-            self.machines[machine.index()] = Position::ComputesLast;
-            actions.push(self.compute(machine, Stage::Backward));
+        for machine in self.members(group) {
+            if self.machines[machine.index()] == Position::IsServed {
+                self.machines[machine.index()] = Position::ComputesLast;
+                actions.push(self.compute(machine, Stage::Backward));
+            }
         }
         self.serve_next(actions);
         Ok(())
@@ -425,8 +435,8 @@ impl Groups {
         let pushed = self.shares_at(group, Position::Pushed);
         actions.push(Self::apply(update, &pushed, ServerRule::Scaled(self.pace.rate(staleness))));
         self.groups[group.index()].cycle += 1;
-        let completed = self.completed();
-        self.pace.wrote(now, group, &completed);
+        self.recount(group);
+        self.pace.wrote(now, group, &self.completed);
         self.hold(group, actions);
         self.release(actions);
     }

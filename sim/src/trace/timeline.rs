@@ -212,6 +212,11 @@ impl TimeSheet {
         usage
     }
 
+    /// At most so many spans of [`Self::spans`].
+    pub fn n_spans(&self) -> usize {
+        self.entries.len() + self.blocks.len()
+    }
+
     /// The entries of a run that ended at `makespan`; what lies beyond is cut off.
     pub fn spans(&self, makespan: SimTime) -> impl Iterator<Item = Span> + use<'_> {
         let begun = move |span: &&Span| span.from < makespan || span.to <= makespan;

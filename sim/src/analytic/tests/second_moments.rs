@@ -174,6 +174,30 @@ fn the_loss_is_the_sum_over_the_directions_of_half_curvature_times_second_moment
 }
 
 #[test]
+fn directions_side_by_side_advance_as_each_does_alone_to_the_last_bit() {
+    let direction = |i: i32| QuadraticDirection {
+        curvature: 0.7_f64.powi(i),
+        gradient_variance: 0.1 * f64::from(i),
+        initial_second_moment: 1.0 / f64::from(i + 1),
+    };
+    for groups in [1, 2, 8] {
+        for n_directions in [1, 7, 8, 9, 24] {
+            let spectrum: Vec<QuadraticDirection> = (0..n_directions).map(direction).collect();
+            let rule = UpdateRule { learning_rate: 0.05, explicit_momentum: 0.3 };
+            let run = MomentRun { law: ServiceLaw::Exponential, groups: count(groups), rule };
+            let mut expected = vec![0.0; 61];
+            for direction in &spectrum {
+                let moments = run.second_moments(*direction, 60).expect("possible run");
+                for (total, moment) in expected.iter_mut().zip(moments) {
+                    *total += 0.5 * direction.curvature * moment;
+                }
+            }
+            assert_eq!(run.excess_loss(&spectrum, 60).expect("possible run"), expected);
+        }
+    }
+}
+
+#[test]
 fn at_the_same_mean_staleness_constant_cycles_are_noisier_near_their_limit() {
     let rule = rule_at(ServiceLaw::Constant, 8, 0.0, 0.9);
     let end = |law| {
