@@ -10,9 +10,9 @@ use super::{Common, Format, Output, json};
 use crate::config::{self, Experiment, Loaded, ObjectiveChoice, Overrides, Sweep};
 use crate::devices::{self, Unavailable};
 use crate::kernels::MixedPath;
-use crate::predict::Calibration;
+use crate::predict::{Calibration, QuadraticPredictor};
 use crate::report::table::{Cell, SummaryTable};
-use crate::run::{Examination, Lab};
+use crate::run::{Examination, Lab, open_data};
 use crate::store::read_json;
 
 /// The overrides of a command line.
@@ -92,7 +92,8 @@ fn examine<'a>(
         if let Some(ObjectiveChoice::Calibration(file) | ObjectiveChoice::FittedQuadratic(file)) =
             &experiment.objective
         {
-            read_json::<Calibration>(file.full(), "calibration")?;
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            fitted_quadratic(&calibration, experiment, remarks)?;
         }
         examination.examine(experiment)?;
     }
@@ -145,4 +146,23 @@ pub fn devices(format: Format) -> Result<(), Failure> {
         None => outln!("\n`precision = \"bf16\"`: this processor lacks the instructions"),
     }
     Ok(())
+}
+
+/// The quadratic of a calibration. It needs no data: where they are not here, nobody can tell whether
+/// they are those of the calibration, which is then said.
+pub fn fitted_quadratic(
+    calibration: &Calibration,
+    experiment: &Experiment,
+    remarks: Remarks,
+) -> Result<QuadraticPredictor, Failure> {
+    let predictor = calibration.quadratic_predictor(experiment)?;
+    match open_data(experiment) {
+        Ok(data) => calibration.check_data(&data)?,
+        Err(error) => {
+            let of = &calibration.data;
+            let sentence = format!("the calibration is of {of}; not compared, because {error}");
+            remark(remarks, &sentence);
+        }
+    }
+    Ok(predictor)
 }

@@ -12,7 +12,7 @@ use super::run_folder::{
     self, Circumstances, print_summary, write_figures, write_head, write_table,
 };
 use super::runs::quadratic;
-use super::setup::overrides;
+use super::setup::{fitted_quadratic, overrides};
 use super::{Common, json};
 use crate::config::{self, Experiment, ObjectiveChoice};
 use crate::devices::{DeviceError, DeviceName};
@@ -128,7 +128,7 @@ fn judge_of(experiment: &Experiment, remarks: Remarks) -> Result<(Judge, Vec<Pro
             let calibration: Calibration = read_json(file.full(), "calibration")?;
             let loss =
                 calibration.loss_target(experiment.require_target()?).map_err(Failure::input)?;
-            let predictor = calibration.quadratic_predictor(experiment).map_err(Failure::input)?;
+            let predictor = fitted_quadratic(&calibration, experiment, remarks)?;
             (Judge::Fitted(Box::new(predictor), loss), calibration.profiles)
         }
         Some(ObjectiveChoice::Quadratic) => {

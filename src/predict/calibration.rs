@@ -20,11 +20,12 @@ use super::proxy::{PredictorSetup, ProxyPredictor};
 use super::quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
 use super::stability::effective_curvature;
 use crate::config::{ConfigError, Experiment, Precision, Start, Target};
+use crate::data::Dataset;
 use crate::profile::Profile;
 use crate::run::{Lab, RunProgress, in_parallel};
 
 /// Version of the calibration file.
-const SCHEMA_VERSION: u32 = 3;
+const SCHEMA_VERSION: u32 = 4;
 
 fn present_version<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     match u32::deserialize(from)? {
@@ -46,6 +47,43 @@ pub struct CalibrationCurve {
     pub points: Vec<CurvePoint>,
 }
 
+/// The examples of calibration runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalibratedData {
+    /// Name of the data set.
+    pub name: String,
+    /// Training examples, without those that are held out.
+    pub training_examples: u64,
+    /// CRC-32 over them.
+    pub checksum: u32,
+}
+
+impl CalibratedData {
+    fn of(data: &Dataset) -> Self {
+        CalibratedData {
+            name: data.name.clone(),
+            training_examples: data.training.len() as u64,
+            checksum: data.training.checksum(),
+        }
+    }
+
+    /// Whether both hold the same examples, wherever they were read from.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.training_examples, self.checksum) == (other.training_examples, other.checksum)
+    }
+}
+
+/// In words: ``data `fashion-mnist` (60000 training examples, checksum 0xd12e1bf0)``.
+impl std::fmt::Display for CalibratedData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CalibratedData { name, training_examples, checksum } = self;
+        write!(
+            f,
+            "data `{name}` ({training_examples} training examples, checksum {checksum:#010x})"
+        )
+    }
+}
+
 /// Everything that predictions are made from; kept as one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
@@ -54,6 +92,8 @@ pub struct Calibration {
     pub schema_version: u32,
     /// Network that was calibrated.
     pub network: String,
+    /// What it was trained on.
+    pub data: CalibratedData,
     /// Examples in a mini-batch.
     pub mini_batch: u32,
     /// Number format in which the runs were computed.
@@ -188,6 +228,7 @@ pub fn calibrate(
     Ok(Calibration {
         schema_version: SCHEMA_VERSION,
         network: experiment.network.name.clone(),
+        data: CalibratedData::of(lab.data()),
         mini_batch: setup.mini_batch,
         precision: experiment.run.precision,
         start,
@@ -269,9 +310,10 @@ impl Calibration {
     /// Both predictors as one, for an experiment's data.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] when network, mini-batch or start differ.
+    /// [`CalibrationError::Other`] when network, number format, mini-batch, start or data differ.
     pub fn predictor(&self, lab: &Lab) -> Result<Predictor, CalibrationError> {
         self.check_fits(lab.experiment())?;
+        self.check_data(lab.data())?;
         let setup = PredictorSetup {
             data: Arc::new(pooled_features(lab.data())?),
             mini_batch: self.mini_batch,
@@ -302,10 +344,23 @@ impl Calibration {
         if found == expected { Ok(()) } else { Err(CalibrationError::Other { found, expected }) }
     }
 
-    /// The noisy quadratic for an experiment.
+    /// Makes sure that the calibration runs were trained on these examples.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] when network, mini-batch or start differ.
+    /// [`CalibrationError::Other`] when they were not.
+    pub fn check_data(&self, data: &Dataset) -> Result<(), CalibrationError> {
+        let own = CalibratedData::of(data);
+        if self.data.is_same(&own) {
+            return Ok(());
+        }
+        Err(CalibrationError::Other { found: self.data.to_string(), expected: own.to_string() })
+    }
+
+    /// The noisy quadratic for an experiment, which asks nothing of the data: see
+    /// [`Calibration::check_data`].
+    ///
+    /// # Errors
+    /// [`CalibrationError::Other`] when network, number format, mini-batch or start differ.
     pub fn quadratic_predictor(
         &self,
         experiment: &Experiment,

@@ -33,7 +33,9 @@ mod stability;
 mod truth;
 mod validation;
 
-pub use calibration::{Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate};
+pub use calibration::{
+    CalibratedData, Calibration, CalibrationCurve, CalibrationError, CurveKeeper, calibrate,
+};
 pub use combined::{Predictions, Predictor};
 pub use curve::{Crossing, Curve, LOSS_CAP, relative_error};
 pub use features::{FEATURES_PER_CHANNEL, pooled_features};

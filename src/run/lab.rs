@@ -61,6 +61,15 @@ pub struct Lab {
     warm: OnceLock<InitialModel>,
 }
 
+/// Reads the data of an experiment.
+///
+/// # Errors
+/// [`LabError::Data`] with the file that cannot be read.
+pub fn open_data(experiment: &Experiment) -> Result<Dataset, LabError> {
+    let held_out = experiment.run.validation_examples as usize;
+    Ok(data::load(&source(&experiment.run.data), held_out)?)
+}
+
 impl Lab {
     /// Reads the data, opens the device, builds the network, and checks that they fit together.
     ///
@@ -72,7 +81,7 @@ impl Lab {
             let help = "`omnivore devices` lists the devices of this machine";
             experiment.refuse("device", error.to_string(), help.to_owned())
         })?;
-        let data = dataset(&experiment)?;
+        let data = open_data(&experiment)?;
         experiment.check_against_data(&facts(&data))?;
         let model = model(&experiment, "device", (name, &device))?;
         let objective = NetworkObjective::new(
@@ -237,11 +246,6 @@ fn named(experiment: &Experiment, key: &str, name: &str) -> Result<DeviceName, L
     Ok(parsed.map_err(|error| experiment.refuse(key, error.to_string(), String::new()))?)
 }
 
-fn dataset(experiment: &Experiment) -> Result<Dataset, LabError> {
-    let held_out = experiment.run.validation_examples as usize;
-    Ok(data::load(&source(&experiment.run.data), held_out)?)
-}
-
 /// Finds what [`Lab::open`] would refuse, before anything is run. Reads data once for all
 /// experiments that share them, and computes nothing.
 #[derive(Default)]
@@ -287,7 +291,7 @@ impl Examination {
         let facts = match known {
             Some(facts) => facts,
             None => {
-                let facts = facts(&dataset(experiment)?);
+                let facts = facts(&open_data(experiment)?);
                 self.data.push((run.data.clone(), run.validation_examples, facts));
                 facts
             }

@@ -11,7 +11,7 @@ mod parallel;
 mod probe;
 mod split;
 
-pub use lab::{Examination, Lab, LabError, timing};
+pub use lab::{Examination, Lab, LabError, open_data, timing};
 pub use outcome::{Attention, Kind, Lateness, Outcome, RunProgress};
 pub use parallel::{in_parallel, in_turn};
 pub use probe::{Probed, probe};

@@ -115,4 +115,16 @@ fn a_calibration_serves_simulate_with_an_interval() {
     let other = ["--set", &setting, "--set", "mini_batch=16"];
     let refused = bench.run("simulate", "other", &other);
     assert_eq!(code(&refused), 3, "a calibration serves its own mini-batch only");
+    let fitted = format!("objective={{ fitted_quadratic = \"{}\" }}", file.display());
+    assert_eq!(code(&bench.run("simulate", "quadratic", &["--set", &fitted])), 0);
+    for setting in [&setting, &fitted] {
+        // With one example less to train on the data are others.
+        let others = ["--set", setting, "--set", "validation_examples=65"];
+        let refused = bench.run("simulate", "others", &others);
+        assert_eq!(code(&refused), 3, "{}", error_text(&refused));
+        let text = error_text(&refused).replace(['\n', '│'], " ");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let of = |examples: u32| format!("`fashion-mnist-subset` ({examples} training examples");
+        assert!(text.contains(&of(9936)) && text.contains(&of(9935)), "{text}");
+    }
 }

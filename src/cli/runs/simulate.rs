@@ -7,6 +7,7 @@ use super::{Done, run_or_sweep, timing_of};
 use crate::cli::Common;
 use crate::cli::failure::Failure;
 use crate::cli::progress::{Remarks, Silent, remark};
+use crate::cli::setup::fitted_quadratic;
 use crate::config::{Experiment, Measure, ObjectiveChoice, Quadratic, Stop};
 use crate::predict::{Calibration, Predict, Prediction, with_stability};
 use crate::run::{self, Lab, Outcome};
@@ -65,7 +66,7 @@ pub fn simulate_one(
         }
         Some(ObjectiveChoice::FittedQuadratic(file)) => {
             let calibration: Calibration = read_json(file.full(), "calibration")?;
-            let predictor = calibration.quadratic_predictor(experiment)?;
+            let predictor = fitted_quadratic(&calibration, experiment, remarks)?;
             predicted(&predictor, scenario, calibration.effective_curvature)
         }
     }
