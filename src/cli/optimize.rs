@@ -389,6 +389,7 @@ fn candidate_table(candidates: &[Candidate]) -> Result<LongTable, Failure> {
         .float("time_per_update_s", all().map(|c| c.predicted.time_per_update_s))?
         .float("updates_to_target", all().map(|c| c.predicted.updates_to_target))?
         .float("time_to_target_s", all().map(|c| c.predicted.time_to_target_s))?
+        .float("expected_time_s", all().map(|c| c.predicted.expected_time_s))?
         .float("time_to_target_low_s", all().map(|c| c.predicted.interval.low))?
         .float("time_to_target_high_s", all().map(|c| c.predicted.interval.high))?
         .float("probability", all().map(|c| c.predicted.probability))?

@@ -116,6 +116,10 @@ pub struct Forecast {
     /// Time to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_to_target_s: Option<f64>,
+    /// Expected time until a run has reached the target, with those before it that do not within
+    /// the budget: what choices are ranked by.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expected_time_s: Option<f64>,
     /// 90 % interval of the time to the target.
     pub interval: Interval,
     /// Share of predictor seeds that reach the target within the budget.
@@ -142,6 +146,7 @@ impl Forecast {
             time_per_update_s: prediction.time_per_update_s.unwrap_or(f64::NAN),
             updates_to_target: crossing.map(|c| c.updates),
             time_to_target_s: crossing.map(|c| c.time_s),
+            expected_time_s: prediction.expected_until_reached(loss_target).map(|c| c.time_s),
             interval: Interval { low: earliest.map(|c| c.time_s), high: latest.map(|c| c.time_s) },
             probability: prediction.probability_of_reaching(loss_target),
             final_loss: prediction.loss.values.last().copied().unwrap_or(f64::NAN),
@@ -155,7 +160,9 @@ impl Forecast {
     #[must_use]
     pub fn from_loss(mut self, prediction: &Prediction, loss: Option<f64>) -> Self {
         let Some(begun) = loss.and_then(|loss| prediction.reaches(loss)) else { return self };
-        self.time_to_target_s = self.time_to_target_s.map(|time| (time - begun.time_s).max(0.0));
+        let left = |time: f64| (time - begun.time_s).max(0.0);
+        self.time_to_target_s = self.time_to_target_s.map(left);
+        self.expected_time_s = self.expected_time_s.map(left);
         self.updates_to_target =
             self.updates_to_target.map(|updates| (updates - begun.updates).max(0.0));
         self
@@ -227,8 +234,8 @@ fn largest_rate(scenario: &Scenario, curvature: f64) -> Option<f64> {
     analytic_safe_rate(&alike, curvature).ok().map(|rate| STABILITY_MARGIN * rate)
 }
 
-/// Predicts choices and ranks them: those that reach the target by time, then the others by their
-/// loss at the end of the budget.
+/// Predicts choices and ranks them: those that reach the target by the expected time until a run has
+/// ([`Prediction::expected_until_reached`]), then the others by their loss at the end of the budget.
 ///
 /// # Errors
 /// [`OptimizerError`] when a choice is impossible.
@@ -386,7 +393,9 @@ pub fn times_per_update(
 }
 
 pub(super) fn rank(a: &Forecast, b: &Forecast) -> Ordering {
-    match (a.time_to_target_s, b.time_to_target_s) {
+    // A time that is foretold is there for what half of what may happen reaches.
+    let by = |of: &Forecast| of.time_to_target_s.map(|time| of.expected_time_s.unwrap_or(time));
+    match (by(a), by(b)) {
         (Some(a), Some(b)) => a.total_cmp(&b),
         (Some(_), None) => Ordering::Less,
         (None, Some(_)) => Ordering::Greater,

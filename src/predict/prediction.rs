@@ -164,19 +164,46 @@ impl Prediction {
 
     /// Earliest and latest crossing at 90 %; `None` as latest where more than 5 % of what may
     /// happen never reach the loss, as earliest where fewer than 5 % reach it.
-    ///
-    /// What may happen is every draw with every one of nine equally likely errors of its level.
     pub fn reaches_between(&self, loss: f64) -> (Option<Crossing>, Option<Crossing>) {
-        let mut crossings: Vec<(Crossing, f64)> = Vec::new();
+        let mut crossings = self.what_may_happen(loss);
+        (arrival(&mut crossings, UNLIKELY), arrival(&mut crossings, 1.0 - UNLIKELY))
+    }
+
+    /// What is expected to pass until a run has reached a loss, by which choices are ranked: E[K] of
+    /// the runs that reach it within the budget, and (1 − p)/p whole budgets of those before it that
+    /// do not, where p of what may happen does. `None` where nothing does.
+    ///
+    /// Holds for runs that are begun anew until one succeeds, each an independent one of what may
+    /// happen. Source: derived; the mean of the geometric law.
+    pub fn expected_until_reached(&self, loss: f64) -> Option<Crossing> {
+        let crossings = self.what_may_happen(loss);
+        let reached: f64 = crossings.iter().map(|(_, weight)| weight).sum();
+        let missed = if 1.0 - reached > ROUNDING { 1.0 - reached } else { 0.0 };
+        let expected = |of: fn(&Crossing) -> f64, budget: f64| {
+            let total: f64 = crossings.iter().map(|(crossing, weight)| weight * of(crossing)).sum();
+            (total + missed * budget) / reached
+        };
+        let budget = (self.loss.updates.last()?, self.loss.times_s.last()?);
+        (reached > 0.0).then(|| Crossing {
+            updates: expected(|c| c.updates, *budget.0),
+            time_s: expected(|c| c.time_s, *budget.1),
+        })
+    }
+
+    /// Crossings of every draw with every one of nine equally likely errors of its level, each with
+    /// its probability; those that never reach the loss are left out.
+    #[expect(clippy::cast_precision_loss, reason = "nine")]
+    fn what_may_happen(&self, loss: f64) -> Vec<(Crossing, f64)> {
+        let mut crossings = Vec::new();
         for draw in &self.draws {
-            for error in NORMAL_NINTHS.map(|z| z * self.level_sd) {
-                if let Some(crossing) = draw.curve.falls_to(loss * (-error).exp()) {
-                    #[expect(clippy::cast_precision_loss, reason = "nine")]
+            for z in NORMAL_NINTHS {
+                // A level that is off by a factor crosses the loss where the draw crosses its share.
+                if let Some(crossing) = draw.curve.falls_to(loss * (-z * self.level_sd).exp()) {
                     crossings.push((crossing, draw.weight / NORMAL_NINTHS.len() as f64));
                 }
             }
         }
-        (arrival(&mut crossings, UNLIKELY), arrival(&mut crossings, 1.0 - UNLIKELY))
+        crossings
     }
 
     /// Probability that a real run reaches a loss within the budget: over the draws, that its
@@ -312,13 +339,27 @@ mod tests {
                 prop::collection::vec(prop::collection::vec(0.1_f64..3.0, n), 1..14)
             }),
             target in 0.1_f64..3.0,
-            level_sd in 0.0_f64..0.5,
+            level_sd in prop_oneof![Just(0.0), 0.0_f64..0.5],
         ) {
             let prediction = prediction(losses, level_sd);
             let reached = prediction.reaches(target);
             if let Some(at) = prediction.loss.values.iter().position(|loss| *loss <= target) {
                 let updates = reached.expect("half of the draws are there").updates;
                 prop_assert!(updates <= prediction.loss.updates[at], "{updates} {at}");
+            }
+            // Where all of what may happen arrives, the expectation is that of the arrivals; what does
+            // not puts it off by whole budgets.
+            let certain = prediction.probability_of_reaching(target);
+            let (earliest, latest) = prediction.reaches_between(target);
+            if let Some(expected) = prediction.expected_until_reached(target) {
+                let budget = prediction.loss.updates.last().copied().unwrap_or(0.0);
+                prop_assert!(expected.updates >= 0.0 && expected.time_s >= 0.0);
+                if level_sd == 0.0 && certain < 1.0 - 1e-9 {
+                    let failures = (1.0 - certain) / certain;
+                    prop_assert!(expected.updates >= failures * budget - 1e-6, "{expected:?}");
+                }
+            } else {
+                prop_assert_eq!((earliest, latest), (None, None));
             }
             // What is foretold lies in its own interval.
             let (earliest, latest) = prediction.reaches_between(target);

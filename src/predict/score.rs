@@ -16,6 +16,8 @@ pub struct Pair {
     pub truth: Option<Crossing>,
     /// Where the forecast does.
     pub forecast: Option<Crossing>,
+    /// What the forecaster ranks it by; absent where that comes after all others.
+    pub ranked_by: Option<Crossing>,
 }
 
 /// Agreement over some configurations; a number that does not apply is absent.
@@ -78,7 +80,8 @@ pub fn agreement(pairs: &[Pair], budget: f64) -> Agreement {
 /// the best true time of all; infinite where none of them reaches the target. Times are
 /// K / min(g, saturation). `None` where no configuration reaches the target in truth.
 ///
-/// Configurations that the forecast says not to reach the target are not tried.
+/// Configurations that the forecast says not to reach the target are not tried. The others are
+/// tried by what the forecaster ranks them by, and where that is absent or equal by the forecast.
 ///
 /// Source: SE.md, section 3.1.
 pub fn regret(pairs: &[Pair], saturation: f64, n_tried: usize) -> Option<f64> {
@@ -89,9 +92,13 @@ pub fn regret(pairs: &[Pair], saturation: f64, n_tried: usize) -> Option<f64> {
     if best.is_infinite() {
         return None;
     }
-    let mut foretold: Vec<(f64, &Pair)> =
-        pairs.iter().filter_map(|pair| Some((time(pair, pair.forecast?), pair))).collect();
-    foretold.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let place = |pair: &Pair| {
+        let forecast = time(pair, pair.forecast?);
+        Some([pair.ranked_by.map_or(f64::INFINITY, |by| time(pair, by)), forecast])
+    };
+    let mut foretold: Vec<([f64; 2], &Pair)> =
+        pairs.iter().filter_map(|pair| Some((place(pair)?, pair))).collect();
+    foretold.sort_by(|(a, _), (b, _)| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
     let tried = foretold.iter().take(n_tried).map(|(_, pair)| true_time(pair));
     Some(tried.fold(f64::INFINITY, f64::min) / best)
 }

@@ -32,28 +32,38 @@ use crate::config::Configuration;
 pub struct Forecast {
     /// Where each target is reached, if it is.
     pub crossings: Vec<Option<Crossing>>,
+    /// What it ranks the configuration by at each target.
+    pub ranked_by: Vec<Option<Crossing>>,
     /// Loss at the end of the budget.
     pub final_loss: f64,
 }
 
 impl Forecast {
     fn of(curve: &Curve, targets: &[f64]) -> Self {
-        Forecast {
-            crossings: targets.iter().map(|target| curve.falls_to(*target)).collect(),
-            final_loss: curve.values.last().copied().unwrap_or(f64::NAN),
-        }
+        let crossings = targets.iter().map(|target| curve.falls_to(*target)).collect();
+        Forecast::ranked_as_foretold(crossings, curve.values.last().copied().unwrap_or(f64::NAN))
+    }
+
+    fn ranked_as_foretold(crossings: Vec<Option<Crossing>>, final_loss: f64) -> Self {
+        Forecast { ranked_by: crossings.clone(), crossings, final_loss }
     }
 
     fn of_prediction(prediction: &Prediction, targets: &[f64]) -> Self {
         let crossings = targets.iter().map(|target| prediction.reaches(*target)).collect();
-        Forecast { crossings, ..Forecast::of(&prediction.loss, &[]) }
+        let ranked_by =
+            targets.iter().map(|target| prediction.expected_until_reached(*target)).collect();
+        Forecast { crossings, ranked_by, ..Forecast::of(&prediction.loss, &[]) }
     }
 
     /// The same updates at another pace.
     fn at_pace(&self, time_per_update_s: f64) -> Self {
         let paced = |c: Crossing| Crossing { time_s: c.updates * time_per_update_s, ..c };
-        let crossings = self.crossings.iter().map(|crossing| crossing.map(paced)).collect();
-        Forecast { crossings, ..*self }
+        let all = |list: &[Option<Crossing>]| list.iter().map(|c| c.map(paced)).collect();
+        Forecast {
+            crossings: all(&self.crossings),
+            ranked_by: all(&self.ranked_by),
+            final_loss: self.final_loss,
+        }
     }
 }
 
@@ -298,10 +308,8 @@ fn together(runs: &[&Forecast], n_targets: usize) -> Forecast {
     let crossing =
         |at: usize| reached_together(&runs.iter().map(|run| run.crossings[at]).collect::<Vec<_>>());
     let finals: Vec<f64> = runs.iter().map(|run| run.final_loss).collect();
-    Forecast {
-        crossings: (0..n_targets).map(crossing).collect(),
-        final_loss: quantile(&finals, 0.5).unwrap_or(f64::NAN),
-    }
+    let crossings = (0..n_targets).map(crossing).collect();
+    Forecast::ranked_as_foretold(crossings, quantile(&finals, 0.5).unwrap_or(f64::NAN))
 }
 
 /// Regrets at one saturation.
@@ -467,6 +475,7 @@ impl Scoring {
                 groups: case.configuration.groups,
                 truth: truth.crossings[at],
                 forecast: forecast.crossings[at],
+                ranked_by: forecast.ranked_by[at],
             };
             let all: Vec<Pair> = both.iter().map(pair).collect();
             let held_out: Vec<Pair> =

@@ -245,6 +245,7 @@ fn what_is_not_predicted_to_arrive_is_ranked_by_its_loss_and_its_clock() {
         time_per_update_s,
         updates_to_target: None,
         time_to_target_s: None,
+        expected_time_s: None,
         interval: Interval::default(),
         probability: 0.0,
         final_loss,

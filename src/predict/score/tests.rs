@@ -9,7 +9,7 @@ fn at(updates: f64) -> Option<Crossing> {
 }
 
 fn pair(groups: u32, truth: Option<Crossing>, forecast: Option<Crossing>) -> Pair {
-    Pair { groups, truth, forecast }
+    Pair { groups, truth, forecast, ranked_by: forecast }
 }
 
 #[test]
@@ -47,6 +47,21 @@ fn the_regret_of_a_pick_that_never_reaches_is_infinite_and_confirmation_mends_it
     // With S = 1 groups buy nothing, and the forecast picks one group.
     assert_eq!(regret(&pairs, 1.0, 1), Some(1.0));
     assert_eq!(regret(&[pair(1, None, at(3.0))], 4.0, 1), None);
+}
+
+#[test]
+fn what_is_ranked_behind_is_tried_behind_and_what_has_no_rank_last() {
+    let hoped = pair(8, None, at(150.0));
+    let [safe, slow] = [pair(4, at(120.0), at(200.0)), pair(1, at(100.0), at(100.0))];
+    let doubted = |pair: Pair, by: Option<Crossing>| Pair { ranked_by: by, ..pair };
+    // By the forecast the order is 8, 4, 1 groups.
+    assert_eq!(regret(&[hoped, safe, slow], 8.0, 1), Some(f64::INFINITY));
+    let late = [doubted(hoped, at(500.0)), safe, slow];
+    assert_eq!((regret(&late, 8.0, 1), regret(&late, 8.0, 2)), (Some(1.0), Some(1.0)));
+    let unranked = [doubted(hoped, None), doubted(safe, None), slow];
+    assert_eq!(regret(&unranked, 8.0, 1), Some(100.0 / 30.0));
+    // Of those without a rank the one that is hoped for sooner comes first.
+    assert_eq!(regret(&unranked[..2], 8.0, 1), Some(f64::INFINITY));
 }
 
 #[test]
