@@ -26,7 +26,8 @@ pub enum Lowering {
         images_at_once: usize,
     },
     /// [`Lowering::Packed`] with factors rounded to bf16, see [`super::Arithmetic`]. Scratch memory
-    /// holds the rounded factors, with two bytes for each.
+    /// holds the rounded factors, with two bytes for each, and where a weight gradient is summed in
+    /// blocks, those of the output gradient once more.
     Mixed(MixedPath),
 }
 

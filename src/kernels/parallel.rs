@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rayon::prelude::*;
+
 /// Below this much work a unit is not worth handing to another thread.
 const LEAST_FLOPS: u64 = 500_000;
 
@@ -124,6 +126,20 @@ impl<'a> Heap<'a> {
             // Another process may need this core.
             std::thread::yield_now();
         }
+    }
+}
+
+/// Runs `work` on items of so many operations each, which own what they write.
+pub(super) fn for_each<Item: Send>(
+    items: Vec<Item>,
+    flops: usize,
+    work: impl Fn(Item) + Sync + Send,
+) {
+    let all = u64::try_from(items.len().saturating_mul(flops)).unwrap_or(u64::MAX);
+    if threads() == 1 || all <= LEAST_FLOPS {
+        items.into_iter().for_each(work);
+    } else {
+        items.into_par_iter().with_max_len(1).for_each(work);
     }
 }
 

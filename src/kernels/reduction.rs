@@ -207,26 +207,32 @@ impl ChannelBlocks {
             chunks.sum_blocks(total, bounds, |unit, images, sums| {
                 work(self.block(unit), images, sums);
             });
-            for unit in 0..self.groups * self.count {
-                let ChannelBlock { group, channels, .. } = self.block(unit);
-                let gradient = &mut gradient[group * group_len..][..group_len];
-                reorder(shape, channels, &total[bounds(unit)..], gradient);
-            }
+            let (filters, depth) = (shape.group_filters(), shape.depth());
+            let units = Units {
+                count: self.groups * filters,
+                flops_per_unit: depth as u64,
+                bounds: |filter| filter * depth,
+            };
+            units.run(gradient, |unit, gradient| {
+                let (group, filter) = (unit / filters, unit % filters);
+                for block in group * self.count..(group + 1) * self.count {
+                    let channels = self.block(block).channels;
+                    let len = channels.len() * shape.kernel_pixels();
+                    let sums = &total[bounds(block) + filter * len..][..len];
+                    let place = channels.start * shape.kernel_pixels();
+                    reorder(channels.len(), sums, &mut gradient[place..][..len]);
+                }
+            });
         });
     }
 }
 
-/// From filter, tap, channel to filter, channel, tap.
-fn reorder(shape: &ConvolutionShape, channels: Range<usize>, sums: &[f32], gradient: &mut [f32]) {
-    let (depth, taps) = (shape.depth(), shape.kernel_pixels());
-    let filters = gradient.chunks_exact_mut(depth);
-    for (gradient, sums) in filters.zip(sums.chunks_exact(channels.len() * taps)) {
-        let block = &mut gradient[channels.start * taps..][..sums.len()];
-        for (channel, target) in block.chunks_exact_mut(taps).enumerate() {
-            let tap_sums = sums[channel..].iter().step_by(channels.len());
-            for (target, &sum) in target.iter_mut().zip(tap_sums) {
-                *target = sum;
-            }
+/// From tap, channel to channel, tap.
+fn reorder(channels: usize, sums: &[f32], gradient: &mut [f32]) {
+    for (channel, target) in gradient.chunks_exact_mut(sums.len() / channels).enumerate() {
+        let tap_sums = sums[channel..].iter().step_by(channels);
+        for (target, &sum) in target.iter_mut().zip(tap_sums) {
+            *target = sum;
         }
     }
 }
@@ -250,8 +256,14 @@ pub(super) fn sum_planes(
             Some(engine) => engine.sum(plane),
             None => plane.iter().sum(),
         };
-        let total: f64 = planes.map(|plane| f64::from(plane_sum(plane))).sum();
-        #[expect(clippy::cast_possible_truncation, reason = "the sum is rounded once, at the end")]
-        sum.fill(total as f32);
+        sum.fill(sum_in_order(planes.map(plane_sum)));
     });
+}
+
+/// The sum of numbers, rounded once.
+pub(super) fn sum_in_order(numbers: impl Iterator<Item = f32>) -> f32 {
+    let total: f64 = numbers.map(f64::from).sum();
+    #[expect(clippy::cast_possible_truncation, reason = "the sum is rounded once, at the end")]
+    let rounded = total as f32;
+    rounded
 }

@@ -12,8 +12,8 @@
 use super::super::lowered::Lowered;
 use super::super::microkernel::{Engine, Pairing};
 use super::super::packed::{self, Correlation, Weights};
-use super::super::parallel::Units;
-use super::super::reduction::sum_planes;
+use super::super::parallel::{Units, for_each};
+use super::super::reduction::{sum_in_order, sum_planes};
 use super::super::scratch::with_buffers;
 use super::super::shape::{ConvolutionShape, ConvolutionSizes};
 use super::super::staging::Window;
@@ -129,20 +129,24 @@ impl<'a> Mixed<'a> {
     ) {
         match *self {
             Self::Pairs { engine, pairing, shape } => {
-                if let Some(bias) = bias_gradient {
-                    sum_planes(Some(engine), shape, output_gradient, bias);
-                }
                 let sizes = shape.sizes();
                 let images = |length| Blocks { items: 1, per_item: sizes.batch, length };
                 let halved = ConvolutionSizes { batch: sizes.batch.div_ceil(2), ..sizes };
-                let pairs = shape.with_sizes(halved);
-                let sources = [
-                    (images(sizes.channels * shape.image_pixels()), input),
-                    (images(sizes.filters * shape.output_pixels()), output_gradient),
-                ];
-                with_pairs(pairing, sources, |[input, gradient]| {
+                let halved = shape.with_sizes(halved);
+                let inputs = images(sizes.channels * shape.image_pixels());
+                let lengths = [inputs.pairs_len(), halved.output_len()];
+                with_buffers(lengths, |[input_pairs, gradient_pairs]| {
+                    inputs.pair(pairing, input, input_pairs);
+                    let gradient = Gradient { engine, pairing, shape, values: output_gradient };
+                    gradient.pair_images(gradient_pairs, bias_gradient);
                     let gradients = packed::Gradients { weights: weight_gradient, bias: None };
-                    packed::backward_weights(engine, &pairs, input, gradient, gradients);
+                    packed::backward_weights(
+                        engine,
+                        &halved,
+                        input_pairs,
+                        gradient_pairs,
+                        gradients,
+                    );
                 });
             }
             Self::Rounded(shape) => {
@@ -211,8 +215,8 @@ impl RowPairs<'_> {
                 rows: shape.group_filters(),
             };
             let depth = shape.group_channels() * window.taps();
-            let rows = (0..shape.group_filters()).map(|filter| filter * depth).collect();
-            let weights = Weights { values: packed, rows, depths: (0..depth).collect() };
+            let weights =
+                Weights { values: packed, row_pitch: depth, depths: (0..depth).collect() };
             correlation.run(planes, &weights, bias, output);
         });
     }
@@ -240,6 +244,49 @@ impl RowPairs<'_> {
             pairing.pair(inner, Some(&plane[width..]), target);
             pairing.pair(last, None, &mut target[inner.len()..]);
         });
+    }
+}
+
+/// The gradient of the output, to be paired image by image.
+#[derive(Clone, Copy)]
+struct Gradient<'a> {
+    engine: Engine,
+    pairing: Pairing,
+    shape: &'a ConvolutionShape,
+    values: &'a [f32],
+}
+
+impl Gradient<'_> {
+    /// Pairs neighbouring images, and sums the planes of each filter while they are in the caches.
+    fn pair_images(&self, pairs: &mut [f32], sums: Option<&mut [f32]>) {
+        let (filters, batch) = (self.shape.sizes().filters, self.shape.sizes().batch);
+        let image_len = filters * self.shape.output_pixels();
+        let pairs_of_images = pairs.chunks_exact_mut(image_len);
+        with_buffers([batch.next_multiple_of(2) * filters], |[plane_sums]| {
+            let work = pairs_of_images.zip(plane_sums.chunks_exact_mut(2 * filters)).enumerate();
+            for_each(work.collect(), image_len, |(pair, (pairs, plane_sums))| {
+                self.pair_two(pair, pairs, sums.is_some().then_some(plane_sums));
+            });
+            for (filter, sum) in sums.into_iter().flatten().enumerate() {
+                *sum =
+                    sum_in_order(plane_sums[filter..].iter().copied().step_by(filters).take(batch));
+            }
+        });
+    }
+
+    /// Pairs images `2·pair` and `2·pair + 1`, if there is such a one.
+    fn pair_two(&self, pair: usize, pairs: &mut [f32], mut sums: Option<&mut [f32]>) {
+        let (filters, pixels) = (self.shape.sizes().filters, self.shape.output_pixels());
+        let (first, second) = self.values[2 * pair * pairs.len()..].split_at(pairs.len());
+        for (filter, target) in pairs.chunks_exact_mut(pixels).enumerate() {
+            let first = &first[filter * pixels..][..pixels];
+            let second = second.get(filter * pixels..(filter + 1) * pixels);
+            self.pairing.pair(first, second, target);
+            if let Some(sums) = &mut sums {
+                sums[filter] = self.engine.sum(first);
+                sums[filters + filter] = second.map_or(0.0, |plane| self.engine.sum(plane));
+            }
+        }
     }
 }
 

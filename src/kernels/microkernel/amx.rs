@@ -34,18 +34,25 @@ trait Unit {
 
 pub(super) static KERNELS: Kernels = Kernels {
     max_rows: SIDE,
-    tiles: &[[tile::<Tiles> as TileKernel; 2]; SIDE],
+    tiles: &[&[tile::<Tiles> as TileKernel; SIDE], &[tile::<Tiles> as TileKernel; SIDE]],
     directs: &[],
     ..avx512_bf16::KERNELS
 };
 
 /// See [`Engine::tile`].
-unsafe fn tile<U: Unit>(tile: &Tile<'_>, right: *const f32, output: *mut f32, pitch: usize) {
+unsafe fn tile<U: Unit>(
+    tile: &Tile<'_>,
+    right: *const f32,
+    steps: &[Step],
+    output: *mut f32,
+    pitch: usize,
+) {
     let (rows, vectors, depth) = (tile.rows, tile.vectors, tile.depth);
     let (mut left, mut rest) = ([0.0_f32; TILE], [0.0_f32; 2 * TILE]);
     let mut unit = U::begin(rows);
     let width = vectors * SIDE;
-    for first in (0..depth).step_by(SIDE) {
+    let blocks = |step| (0..depth).step_by(SIDE).map(move |first| (step, first));
+    for (step, first) in steps.iter().flat_map(blocks) {
         let depths = SIDE.min(depth - first);
         if depths < SIDE {
             left.fill(0.0);
@@ -54,9 +61,9 @@ unsafe fn tile<U: Unit>(tile: &Tile<'_>, right: *const f32, output: *mut f32, pi
         // from the start of each of `rows` rows of 16; the rest of the last rows is copied behind
         // zeros to where 16 of them can be read.
         unsafe {
-            let from = tile.left.as_ptr().add(first * tile.left_pitch);
+            let from = tile.left.as_ptr().add(step.left + first * tile.left_pitch);
             avx2::transpose(from, tile.left_pitch, depths, rows, left.as_mut_ptr(), SIDE);
-            let mut columns = right.add(first * width);
+            let mut columns = right.add(step.right + first * width);
             if depths < SIDE {
                 rest.as_mut_ptr().copy_from_nonoverlapping(columns, depths * width);
                 columns = rest.as_ptr();
@@ -232,8 +239,10 @@ pub(super) fn products(rounds: u64) -> u64 {
 }
 
 #[cfg(test)]
-pub(super) static EMULATED: Kernels =
-    Kernels { tiles: &[[tile::<Emulated> as TileKernel; 2]; SIDE], ..KERNELS };
+pub(super) static EMULATED: Kernels = Kernels {
+    tiles: &[&[tile::<Emulated> as TileKernel; SIDE], &[tile::<Emulated> as TileKernel; SIDE]],
+    ..KERNELS
+};
 
 /// Tiles in plain Rust, as the manual of the processor defines them.
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     lanes: LANES,
     max_rows: 6,
     max_dots: 3,
-    tiles: tile_table!(1 2 3 4 5 6),
+    tiles: tile_table!(1: (1 2 3 4 5 6), 2: (1 2 3 4 5 6), 3: (1 2 3 4)),
     directs: direct_table!(1 2 3 4 5 6),
     dots: dot_table!(1 2 3; (1 2 3)),
     staged_dots: staged_dot_table!(1 2 3; (1 2 3)),

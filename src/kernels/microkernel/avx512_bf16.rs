@@ -8,7 +8,7 @@ use super::*;
 const LANES: usize = 16;
 
 pub(super) static KERNELS: Kernels = Kernels {
-    tiles: tile_table!(1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+    tiles: tile_table!(1: (1 2 3 4 5 6 7 8 9 10 11 12 13 14), 2: (1 2 3 4 5 6 7 8 9 10 11 12 13 14), 3: (1 2 3 4 5 6 7 8 9)),
     directs: direct_table!(1 2 3 4 5 6 7 8 9 10 11 12 13 14),
     dots: dot_table!(1 2 3 4 5; (1 2 3 4 5)),
     staged_dots: staged_dot_table!(1 2 3 4 5; (1 2 3 4 5)),

@@ -37,28 +37,32 @@ macro_rules! products {
         #[target_feature(enable = $features)]
         unsafe fn tile<const ROWS: usize, const VECTORS: usize>(
             tile: &Tile<'_>,
-            mut right: *const f32,
+            right: *const f32,
+            steps: &[Step],
             output: *mut f32,
             pitch: usize,
         ) {
             let mut sums = [[zero(); VECTORS]; ROWS];
-            let mut left = tile.left.as_ptr();
-            for _ in 0..tile.depth {
-                let mut columns = [zero(); VECTORS];
-                for (v, column) in columns.iter_mut().enumerate() {
-                    // SAFETY: the caller vouches for `depth` rows of the right panel.
-                    *column = unsafe { load(right.add(v * LANES)) };
-                }
-                for (r, row) in sums.iter_mut().enumerate() {
-                    // SAFETY: the caller vouches for `depth` rows of the left panel.
-                    let factor = splat(unsafe { *left.add(r) });
-                    for (sum, column) in row.iter_mut().zip(columns) {
-                        *sum = multiply_add(factor, column, *sum);
+            for step in steps {
+                let mut left = tile.left.as_ptr().wrapping_add(step.left);
+                let mut right = right.wrapping_add(step.right);
+                for _ in 0..tile.depth {
+                    let mut columns = [zero(); VECTORS];
+                    for (v, column) in columns.iter_mut().enumerate() {
+                        // SAFETY: the caller vouches for `depth` rows of the right panel.
+                        *column = unsafe { load(right.add(v * LANES)) };
                     }
+                    for (r, row) in sums.iter_mut().enumerate() {
+                        // SAFETY: the caller vouches for `depth` rows of the left panel.
+                        let factor = splat(unsafe { *left.add(r) });
+                        for (sum, column) in row.iter_mut().zip(columns) {
+                            *sum = multiply_add(factor, column, *sum);
+                        }
+                    }
+                    // The last step may lead past the end of a panel.
+                    left = left.wrapping_add(tile.left_pitch);
+                    right = right.wrapping_add(VECTORS * LANES);
                 }
-                // The last step may lead past the end of a panel.
-                left = left.wrapping_add(tile.left_pitch);
-                right = right.wrapping_add(VECTORS * LANES);
             }
             finish!(sums, tile, output, pitch);
         }
@@ -614,9 +618,10 @@ macro_rules! kernels {
     };
 }
 
-/// `[[tile::<1, 1>, tile::<1, 2>], [tile::<2, 1>, …], …]`
+/// `[[tile::<1, 1>, tile::<2, 1>, …], [tile::<1, 2>, …], …]`
 macro_rules! tile_table {
-    ($($rows:literal)*) => { &[$([tile::<$rows, 1>, tile::<$rows, 2>]),*] };
+    ($($vectors:literal: $rows:tt),*) => { &[$(tile_table!(of $vectors $rows)),*] };
+    (of $vectors:literal ($($rows:literal)*)) => { &[$(tile::<$rows, $vectors>),*] };
 }
 
 /// `[[direct::<1, 1>, direct::<1, 2>, direct::<1, 3>], [direct::<2, 1>, …], …]`

@@ -103,8 +103,17 @@ pub(super) enum Start<'a> {
 pub(super) enum Right<'a> {
     /// Row-major.
     Packed(&'a [f32]),
+    /// Several such panels and as many on the left, over which the tile sums.
+    Steps { panels: &'a [f32], steps: &'a [Step] },
     /// What packing from a staged image would give: the rows are at `depth` of `offsets`.
     Staged { stage: &'a [f32], offsets: &'a Offsets, first_depth: usize, places: &'a Places },
+}
+
+/// Where a left and a right panel begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    pub left: usize,
+    pub right: usize,
 }
 
 /// A block of one matrix product: `rows × vectors·lanes` results, summed over `depth`.
@@ -114,7 +123,8 @@ pub(super) struct Tile<'a> {
     /// `depth × rows`; successive depths are `left_pitch` apart.
     pub left: &'a [f32],
     pub left_pitch: usize,
-    /// Width of the right panel in vectors, 1 or 2.
+    /// Width of the right panel in vectors: 1 or 2, or for [`Right::Packed`] and [`Right::Steps`]
+    /// up to [`Engine::max_vectors`].
     pub vectors: usize,
     pub right: Right<'a>,
     pub depth: usize,
@@ -320,6 +330,12 @@ pub(super) struct StagedDots<'a> {
     pub pitch: usize,
 }
 
+/// Floats of a cache line.
+const LINE_FLOATS: usize = 16;
+
+/// Rows that [`Engine::transpose`] turns in one go.
+pub(super) const TURNED: usize = 8;
+
 /// Points of the interpolation in [`super::winograd`]: 0, ∞ and these with both signs.
 pub(super) const NEAR: f32 = 0.75;
 pub(super) const FAR: f32 = 1.5;
@@ -335,7 +351,8 @@ struct Kernels {
     lanes: usize,
     max_rows: usize,
     max_dots: usize,
-    tiles: &'static [[TileKernel; 2]],
+    /// Per vectors and rows.
+    tiles: &'static [&'static [TileKernel]],
     directs: &'static [[DirectKernel; MOST_RUNS]],
     dots: &'static [&'static [DotKernel]],
     staged_dots: &'static [&'static [[StagedDotKernel; 2]]],
@@ -374,7 +391,7 @@ pub(super) fn has_tiles() -> bool {
     has_tiles
 }
 
-type TileKernel = unsafe fn(&Tile<'_>, *const f32, *mut f32, usize);
+type TileKernel = unsafe fn(&Tile<'_>, *const f32, &[Step], *mut f32, usize);
 type DirectKernel = unsafe fn(&Tile<'_>, *const f32, &[usize], &Places, *mut f32, usize);
 type DotKernel = unsafe fn(*const f32, *const f32, usize, *mut f32, usize);
 type StagedDotKernel = unsafe fn(&StagedDots<'_>, *mut f32);
@@ -453,7 +470,17 @@ impl Engine {
         self.kernels.lanes
     }
 
-    /// Most rows of a tile.
+    /// Most vectors of a tile.
+    pub fn max_vectors(self) -> usize {
+        self.kernels.tiles.len()
+    }
+
+    /// Most rows of a tile of so many vectors.
+    pub fn max_rows_of(self, vectors: usize) -> usize {
+        self.kernels.tiles[vectors - 1].len()
+    }
+
+    /// Most rows of a tile of 1 or 2 vectors.
     pub fn max_rows(self) -> usize {
         self.kernels.max_rows
     }
@@ -477,33 +504,36 @@ impl Engine {
     pub fn tile(self, tile: &Tile<'_>, output: &mut [f32], pitch: usize) {
         let width = tile.vectors * self.lanes();
         assert!(tile.depth > 0 && tile.left_pitch >= tile.rows);
-        assert!(tile.left.len() >= (tile.depth - 1) * tile.left_pitch + tile.rows);
         assert!((1..=width).contains(&tile.columns) && tile.columns + self.lanes() > width);
         assert!(output.len() >= (tile.rows - 1) * pitch + tile.columns);
         if let Start::Bias(bias) = tile.start {
             assert!(bias.len() >= tile.rows);
         }
+        let left_len = (tile.depth - 1) * tile.left_pitch + tile.rows;
         let output = output.as_mut_ptr();
-        match tile.right {
-            Right::Packed(right) => {
-                assert!(right.len() >= tile.depth * width);
-                let kernel = self.kernels.tiles[tile.rows - 1][tile.vectors - 1];
-                // SAFETY: the processor has the instructions, since `self` exists. The kernel reads
-                // `rows` floats per depth on the left, `depth·width` on the right, a bias per row, and
-                // touches `columns` floats of each of `rows` output rows; all were compared with
-                // the lengths above.
-                unsafe { kernel(tile, right.as_ptr(), output, pitch) }
-            }
+        let (panels, steps) = match tile.right {
+            Right::Packed(panel) => (panel, &[Step::default()][..]),
+            Right::Steps { panels, steps } => (panels, steps),
             Right::Staged { stage, offsets, first_depth, places } => {
-                assert!(tile.vectors == 2);
+                assert!(tile.vectors == 2 && tile.left.len() >= left_len);
                 assert!(stage.len() >= offsets.largest + places.source_end + self.slack());
                 let offsets = &offsets.values[first_depth..][..tile.depth];
                 let kernel = self.kernels.directs[tile.rows - 1][places.most - 1];
-                // SAFETY: as above, but for the right: the kernel loads a vector from the start of
+                // SAFETY: as below, but for the right: the kernel loads a vector from the start of
                 // each run, behind which there is room for one.
-                unsafe { kernel(tile, stage.as_ptr(), offsets, places, output, pitch) }
+                return unsafe { kernel(tile, stage.as_ptr(), offsets, places, output, pitch) };
             }
+        };
+        for step in steps {
+            assert!(tile.left.len() >= step.left + left_len);
+            assert!(panels.len() >= step.right + tile.depth * width);
         }
+        let kernel = self.kernels.tiles[tile.vectors - 1][tile.rows - 1];
+        // SAFETY: the processor has the instructions, since `self` exists. The kernel reads, from
+        // the start of every step, `rows` floats per depth on the left and `depth·width` on the
+        // right, a bias per row, and touches `columns` floats of each of `rows` output rows; all
+        // were compared with the lengths above.
+        unsafe { kernel(tile, panels.as_ptr(), steps, output, pitch) }
     }
 
     /// Transforms tiles of 6×6 pixels for [`super::winograd`]: `Bᵀ·d·B`, a vector of tiles at once.
@@ -654,6 +684,18 @@ impl Engine {
         unsafe { kernel(block, sums.as_mut_ptr()) }
     }
 
+    /// Has the processor fetch what will be written soon.
+    pub fn fetch(self, places: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        for line in places.chunks(LINE_FLOATS) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch changes nothing that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = places;
+    }
+
     /// The sum of `values`, lane by lane and then over the lanes.
     pub fn sum(self, values: &[f32]) -> f32 {
         let kernel = self.kernels.sum;
@@ -718,7 +760,7 @@ impl Engine {
     /// Writes the transpose: element (`row`, `column`) of `source` goes to
     /// `target[column·target_pitch + row]`.
     ///
-    /// Writes up to [`Engine::slack`] zeros behind every target row, in the order of the columns:
+    /// Fills every target row with zeros up to a multiple of [`TURNED`], in the order of the columns:
     /// a target row is final once all rows of the source were transposed.
     pub fn transpose(
         self,
@@ -730,12 +772,12 @@ impl Engine {
             return;
         }
         assert!(source.len() >= (rows - 1) * source_pitch + columns);
-        assert!(target.len() >= (columns - 1) * target_pitch + rows + self.slack());
+        assert!(target.len() >= (columns - 1) * target_pitch + rows.next_multiple_of(TURNED));
         let kernel = self.kernels.transpose;
         let (source, target) = (source.as_ptr(), target.as_mut_ptr());
         // SAFETY: the processor has the instructions. The kernel reads `columns` floats of each
         // of `rows` source rows and writes whole vectors of 8 that begin within the first `rows`
-        // floats of a target row, so that they end within the slack; both were compared above.
+        // floats of a target row; both were compared above.
         unsafe { kernel(source, source_pitch, rows, columns, target, target_pitch) }
     }
 

@@ -2,22 +2,24 @@
 //! the padding.
 //!
 //! Pixels of a row meet different numbers of zeros, so they cannot share a vector. Here the rows of
-//! a tile are the same pixel of several images, its columns are output planes, and its depth is what
-//! the image has under the window.
+//! a tile are neighbouring pixels that meet a column of the kernel inside the image, its columns are
+//! output planes, and its depth runs over the planes of the source, which are read where they are.
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
-use super::super::microkernel::{Engine, Right, Start, Tile};
+use super::super::microkernel::{Engine, Right, Start, Step, TURNED, Tile};
 use super::super::packing::RowPanels;
-use super::super::parallel::{part, threads};
+use super::super::parallel::{Units, for_each, part, threads};
 use super::super::scratch::with_buffers;
 use super::super::staging::Window;
 use super::correlation::{Correlation, Weights};
 
 /// Least depth of a tile, so that reading and writing its sums does not count.
 pub(super) const LEAST_DEPTH: usize = 64;
+
+/// Floats of the images whose tiles meet a panel of weights in one go, both of which have to stay in
+/// the second-level cache.
+const IMAGES_AT_ONCE: usize = 128 * 1024;
 
 /// Units per thread from which on they need not divide evenly.
 const PLENTY_OF_UNITS: usize = 4;
@@ -73,11 +75,18 @@ pub(super) fn filled(engine: Engine, count: usize) -> f64 {
 }
 
 /// Output planes of a group that one tile computes.
-#[derive(Clone, Copy)]
 struct Panel {
     first: usize,
     columns: usize,
     vectors: usize,
+    spans: Vec<Span>,
+}
+
+/// Neighbouring columns of the window, as many as a tile has rows, and all columns of the kernel
+/// that lie on the image at each of them.
+struct Span {
+    columns: Range<usize>,
+    kernel_columns: Vec<usize>,
 }
 
 /// A correlation whose windows are clipped.
@@ -107,60 +116,118 @@ pub(super) fn run(
     bias: Option<&[f32]>,
     output: &mut [f32],
 ) {
-    let Correlation { engine, images, groups, rows, .. } = *correlation;
-    let panels: Vec<Panel> = (0..rows)
-        .step_by(2 * engine.lanes())
-        .map(|first| {
-            let columns = (rows - first).min(2 * engine.lanes());
-            Panel { first, columns, vectors: columns.div_ceil(engine.lanes()) }
+    let Correlation { engine, window, groups, planes, rows, .. } = *correlation;
+    let panels: Vec<Panel> = column_panels(engine, rows)
+        .map(|range| {
+            let vectors = range.len().div_ceil(engine.lanes());
+            let spans = spans(&window, engine.max_rows_of(vectors));
+            Panel { first: range.start, columns: range.len(), vectors, spans }
         })
         .collect();
-    let depth = correlation.planes * correlation.window.taps();
+    let depth = planes * window.taps();
     let group_len = depth * rows.next_multiple_of(engine.lanes());
     with_buffers([groups * group_len], |[packed]| {
-        let values = weights.values.chunks_exact(rows * depth);
-        for (packed, values) in packed.chunks_exact_mut(group_len).zip(values) {
-            pack(correlation, &panels, values, weights, packed);
-        }
-        let image_panels = RowPanels::new(images, engine.max_rows());
+        pack(correlation, &panels, weights, packed);
+        let image_panels = image_panels(correlation);
         let clipped = Clipped { correlation, source, bias, image_panels, panels, packed };
         clipped.run(output);
     });
 }
 
-fn pack(
-    correlation: &Correlation,
-    panels: &[Panel],
-    values: &[f32],
-    weights: &Weights<'_>,
-    packed: &mut [f32],
-) {
-    let (planes, taps) = (correlation.planes, correlation.window.taps());
-    let mut rest = packed;
-    for panel in panels {
-        let width = panel.vectors * correlation.engine.lanes();
-        let (panel_weights, after) = rest.split_at_mut(planes * taps * width);
-        rest = after;
-        let rows = &weights.rows[panel.first..][..panel.columns];
-        for (at, &depth) in weights.depths.iter().enumerate() {
-            let (plane, tap) = (at / taps, at % taps);
-            let target = &mut panel_weights[(tap * planes + plane) * width..][..width];
-            for (target, &row) in target.iter_mut().zip(rows) {
-                *target = values[row + depth];
+/// Divides the images so that so many fit in the cache, and where that costs little into equal
+/// panels for all threads.
+fn image_panels(correlation: &Correlation) -> RowPanels {
+    let Correlation { window, images, groups, planes, .. } = *correlation;
+    let at_once = (IMAGES_AT_ONCE / (planes * window.height * window.width)).max(1);
+    let least = images.div_ceil(at_once);
+    let is_even =
+        |count: &usize| images.is_multiple_of(*count) && (count * groups).is_multiple_of(threads());
+    let count = (least..=images.min(2 * least)).find(is_even).unwrap_or(least);
+    RowPanels::new(images, images.div_ceil(count))
+}
+
+/// Divides columns into panels of 2 vectors, and one of 3 where their number is odd; a vector by
+/// itself would leave a tile that loads more than it multiplies.
+pub(super) fn column_panels(engine: Engine, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut first = 0;
+    std::iter::from_fn(move || {
+        let vectors = match (count - first).div_ceil(engine.lanes()) {
+            0 => return None,
+            odd if odd % 2 == 1 => odd.min(3).min(engine.max_vectors()),
+            _ => 2,
+        };
+        let start = first;
+        first = count.min(start + vectors * engine.lanes());
+        Some(start..first)
+    })
+}
+
+/// Spans that cover, for every column of the kernel, the columns of the window at which it lies on
+/// the image.
+fn spans(window: &Window, most: usize) -> Vec<Span> {
+    let blocks = RowPanels::new(window.columns, most);
+    let mut spans: Vec<Span> = Vec::new();
+    for block in (0..blocks.count()).map(|block| blocks.range(block)) {
+        let first = spans.len();
+        for kernel_column in 0..window.kernel_width {
+            let under = window.columns_under(kernel_column);
+            let columns = under.start.max(block.start)..under.end.min(block.end);
+            if columns.is_empty() {
+                continue;
             }
-            target[panel.columns..].fill(0.0);
+            match spans[first..].iter_mut().find(|span| span.columns == columns) {
+                Some(span) => span.kernel_columns.push(kernel_column),
+                None => spans.push(Span { columns, kernel_columns: vec![kernel_column] }),
+            }
         }
     }
+    spans
+}
+
+/// Packs the weights: per group and panel, tap by tap, `planes × columns`.
+fn pack(correlation: &Correlation, panels: &[Panel], weights: &Weights<'_>, packed: &mut [f32]) {
+    let Correlation { engine, groups, planes, rows, .. } = *correlation;
+    let depth = planes * correlation.window.taps();
+    let group_len = depth * rows.next_multiple_of(engine.lanes());
+    let units = Units {
+        count: groups * panels.len(),
+        flops_per_unit: (depth * rows / panels.len()) as u64,
+        bounds: |unit: usize| {
+            unit / panels.len() * group_len + panels[unit % panels.len()].first * depth
+        },
+    };
+    units.run(packed, |unit, target| {
+        let values = &weights.values[unit / panels.len() * rows * depth..][..rows * depth];
+        pack_panel(correlation, &panels[unit % panels.len()], (values, weights), target);
+    });
+}
+
+fn pack_panel(
+    correlation: &Correlation,
+    panel: &Panel,
+    (values, weights): (&[f32], &Weights<'_>),
+    packed: &mut [f32],
+) {
+    let Correlation { engine, planes, window, .. } = *correlation;
+    let (taps, width) = (window.taps(), panel.vectors * engine.lanes());
+    with_buffers([taps * width], |[turned]| {
+        turned.fill(0.0);
+        for (plane, depths) in weights.depths.chunks_exact(taps).enumerate() {
+            let (first, last) = (depths[0], depths[taps - 1]);
+            let source = &values[panel.first * weights.row_pitch + first.min(last)..];
+            let source = (source, weights.row_pitch);
+            engine.transpose(source, (panel.columns, taps), (turned, width));
+            for (tap, &depth) in depths.iter().enumerate() {
+                let row = &turned[(depth - first.min(last)) * width..][..width];
+                packed[(tap * planes + plane) * width..][..width].copy_from_slice(row);
+            }
+        }
+    });
 }
 
 impl Clipped<'_> {
     fn run(&self, output: &mut [f32]) {
-        let units = self.units(output);
-        if threads() == 1 {
-            units.into_iter().for_each(|unit| self.unit(unit));
-        } else {
-            units.into_par_iter().with_max_len(1).for_each(|unit| self.unit(unit));
-        }
+        for_each(self.units(output), usize::MAX, |unit| self.unit(unit));
     }
 
     /// Divides the output by images, groups and, where these are too few for the threads, panels.
@@ -199,57 +266,50 @@ impl Clipped<'_> {
         units
     }
 
-    fn unit(&self, mut unit: Unit<'_>) {
-        let Correlation { engine, window, planes, .. } = *self.correlation;
-        let (count, lanes) = (unit.images.len(), engine.lanes());
-        let pitch = engine.max_rows().next_multiple_of(lanes);
-        let row_len = window.columns.next_multiple_of(lanes);
-        let lengths = [
-            window.height * window.width * planes * pitch + engine.slack(),
-            engine.max_rows() * window.columns * 2 * lanes,
-            2 * lanes * row_len + engine.slack(),
-        ];
-        with_buffers(lengths, |[stage, products, turned]| {
-            self.stage(&unit, pitch, stage);
-            let first_plane = self.panels[unit.panels.start].first;
-            for row in 0..window.rows {
-                for at in unit.panels.clone() {
-                    let panel = self.panels[at];
+    fn unit(&self, unit: Unit<'_>) {
+        let Correlation { engine, window, .. } = *self.correlation;
+        let pixels = window.positions();
+        let mut place = 0;
+        let mut outputs = unit.output;
+        with_buffers([engine.max_vectors() * engine.lanes() * pixels], |[products]| {
+            for at in unit.panels.clone() {
+                let panel = &self.panels[at];
+                let steps = self.steps(panel);
+                let width = panel.vectors * engine.lanes();
+                let products = &mut products[..pixels * width];
+                for (image, output) in unit.images.clone().zip(&mut outputs) {
+                    let planes = &mut output[place..][..panel.columns * pixels];
                     self.start(unit.group, panel, products);
-                    self.tiles((unit.group, at), row, (stage, pitch), count, products);
-                    let place = ((panel.first - first_plane) * window.rows + row) * window.columns;
-                    let width = panel.vectors * lanes;
-                    let images = products.chunks_exact(window.columns * width);
-                    for (products, output) in images.zip(&mut unit.output) {
-                        let extent = (window.columns, panel.columns);
-                        engine.transpose((products, width), extent, (turned, row_len));
-                        let target = (&mut output[place..], window.positions());
-                        let extent = (panel.columns, window.columns);
-                        engine.copy_rows((turned, row_len), target, extent, 1);
-                    }
+                    self.tiles((image, unit.group), panel, (&steps, planes), products);
+                    write(engine, (products, width), planes, pixels);
                 }
+                place += panel.columns * pixels;
             }
         });
     }
 
-    /// Copies the group's planes of the images, pixel by pixel: `planes × images`.
-    fn stage(&self, unit: &Unit<'_>, pitch: usize, stage: &mut [f32]) {
-        let Correlation { engine, window, planes, groups, .. } = *self.correlation;
-        let pixels = window.height * window.width;
-        let image_len = groups * planes * pixels;
-        let first = unit.images.start * image_len + unit.group * planes * pixels;
-        for row in 0..window.height {
-            for plane in 0..planes {
-                let source = &self.source[first + plane * pixels + row * window.width..];
-                let target = &mut stage[(row * window.width * planes + plane) * pitch..];
-                let extent = (unit.images.len(), window.width);
-                engine.transpose((source, image_len), extent, (target, planes * pitch));
-            }
-        }
+    /// What tiles of a panel sum over: per row of the window and span, the taps on the image.
+    fn steps(&self, panel: &Panel) -> Vec<Vec<Step>> {
+        let Correlation { engine, window, planes, .. } = *self.correlation;
+        let width = panel.vectors * engine.lanes();
+        let steps = |row: usize, span: &Span| -> Vec<Step> {
+            let kernel_rows = window.kernel_rows(row);
+            let taps = kernel_rows.flat_map(|y| span.kernel_columns.iter().map(move |&x| (y, x)));
+            taps.map(|(y, x)| {
+                let pixel = (row + y - window.padding_height) * window.width;
+                let left = pixel + span.columns.start + x - window.padding_width;
+                Step { left, right: (y * window.kernel_width + x) * planes * width }
+            })
+            .collect()
+        };
+        (0..window.rows)
+            .flat_map(|row| panel.spans.iter().map(move |span| (row, span)))
+            .map(|(row, span)| steps(row, span))
+            .collect()
     }
 
-    /// What the sums of a row of pixels begin with.
-    fn start(&self, group: usize, panel: Panel, products: &mut [f32]) {
+    /// What the sums of an image begin with.
+    fn start(&self, group: usize, panel: &Panel, products: &mut [f32]) {
         let Some(bias) = self.bias else { return products.fill(0.0) };
         let bias = &bias[group * self.correlation.rows + panel.first..][..panel.columns];
         for sums in products.chunks_exact_mut(panel.vectors * self.correlation.engine.lanes()) {
@@ -257,41 +317,50 @@ impl Clipped<'_> {
         }
     }
 
-    /// Adds the products of a row of pixels: per image and pixel, the panel's planes.
+    /// Adds the products of an image: per pixel, the panel's planes. They go to `target` afterwards,
+    /// which is fetched meanwhile.
     fn tiles(
         &self,
-        (group, at): (usize, usize),
-        row: usize,
-        (stage, pitch): (&[f32], usize),
-        images: usize,
+        (image, group): (usize, usize),
+        panel: &Panel,
+        (steps, target): (&[Vec<Step>], &[f32]),
         products: &mut [f32],
     ) {
-        let Correlation { engine, window, planes, rows, .. } = *self.correlation;
-        let (panel, lanes) = (self.panels[at], engine.lanes());
-        let width = panel.vectors * lanes;
+        let Correlation { engine, window, groups, planes, rows, .. } = *self.correlation;
+        let plane_len = window.height * window.width;
+        let source = &self.source[(image * groups + group) * planes * plane_len..];
+        let width = panel.vectors * engine.lanes();
         let depth = planes * window.taps();
-        let packed = (group * rows.next_multiple_of(lanes) + panel.first) * depth;
-        for kernel_row in window.kernel_rows(row) {
-            let source_row = row + kernel_row - window.padding_height;
-            for column in 0..window.columns {
-                let taps = window.kernel_columns(column);
-                if taps.is_empty() {
-                    continue;
-                }
-                let pixel = source_row * window.width + column + taps.start - window.padding_width;
-                let tap = kernel_row * window.kernel_width + taps.start;
-                let tile = Tile {
-                    rows: images,
-                    left: &stage[pixel * planes * pitch..],
-                    left_pitch: pitch,
-                    vectors: panel.vectors,
-                    right: Right::Packed(&self.packed[packed + tap * planes * width..]),
-                    depth: taps.len() * planes,
-                    start: Start::Output,
-                    columns: panel.columns,
-                };
-                engine.tile(&tile, &mut products[column * width..], window.columns * width);
-            }
+        let packed = (group * rows.next_multiple_of(engine.lanes()) + panel.first) * depth;
+        let all = steps.len();
+        for (at, steps) in steps.iter().enumerate() {
+            engine.fetch(&target[part(target.len(), all, at)]);
+            let (row, span) = (at / panel.spans.len(), &panel.spans[at % panel.spans.len()]);
+            let tile = Tile {
+                rows: span.columns.len(),
+                left: &source[..planes * plane_len],
+                left_pitch: plane_len,
+                vectors: panel.vectors,
+                right: Right::Steps { panels: &self.packed[packed..], steps },
+                depth: planes,
+                start: Start::Output,
+                columns: panel.columns,
+            };
+            let place = (row * window.columns + span.columns.start) * width;
+            engine.tile(&tile, &mut products[place..], width);
+        }
+    }
+}
+
+/// Turns products, `pixels × width`, into planes.
+fn write(engine: Engine, (products, width): (&[f32], usize), planes: &mut [f32], pixels: usize) {
+    let count = planes.len() / pixels;
+    // Turning writes behind a plane, which only the last one has no room for.
+    let turned = if pixels >= TURNED { count - 1 } else { 0 };
+    engine.transpose((products, width), (pixels, turned), (planes, pixels));
+    for (at, plane) in planes.chunks_exact_mut(pixels).enumerate().skip(turned) {
+        for (pixel, &product) in plane.iter_mut().zip(products[at..].iter().step_by(width)) {
+            *pixel = product;
         }
     }
 }

@@ -2,23 +2,26 @@
 
 use std::ops::Range;
 
-use super::super::microkernel::{Engine, Right, Start, Tile};
+use super::super::microkernel::{Engine, Right, Start, Step, TURNED, Tile};
 use super::super::packing::RowPanels;
+use super::super::parallel::Units;
 use super::super::reduction::{ChannelBlock, ChannelBlocks};
 use super::super::scratch::with_buffers;
 use super::super::shape::ConvolutionShape;
 use super::super::staging::Window;
-use super::clipped::{LEAST_DEPTH, LEAST_GAIN, filled};
+use super::clipped::{LEAST_DEPTH, LEAST_GAIN, column_panels, filled};
 
-/// Pixels of a row, over all images that are summed in one go, where the mini-batch has as many.
+/// Pixels of a row, over all images that are summed in one go, where the mini-batch has as many; of
+/// pairs, more, because each takes half the time and reading and writing the sums does not.
 const LEAST_ROW: usize = 128;
+const LEAST_ROW_OF_PAIRS: usize = 208;
 
 /// Sums of one block of the weight gradient, in floats: a part of the second-level cache.
 const GRADIENT_BLOCK: usize = 160 * 1024;
 
 /// Per row of the output and kernel tap a product of output gradients, `filters × pixels of the
-/// row`, and the pixels under the tap, `pixels × channels`; a pixel's images lie together, so that
-/// the pixels of a row that a tap meets inside the image are consecutive on both sides.
+/// row`, and the pixels under the tap, `pixels × channels`; the pixels of an image's row that a tap
+/// meets inside the image are consecutive on both sides.
 pub(super) struct ClippedGradient<'a> {
     engine: Engine,
     shape: &'a ConvolutionShape,
@@ -28,6 +31,19 @@ pub(super) struct ClippedGradient<'a> {
     blocks: ChannelBlocks,
     /// Images whose pixels are summed in one go.
     images_at_once: usize,
+    /// Filters of a tile.
+    row_panels: RowPanels,
+    /// Floats between the turned pixels of a panel of filters.
+    panel_pitch: usize,
+}
+
+/// A row of the output gradient of `images` images: per panel of filters, image and pixel, the
+/// filters of the panel. `first` of the images is the first to be summed.
+#[derive(Clone, Copy)]
+struct Turned<'t> {
+    values: &'t [f32],
+    images: usize,
+    first: usize,
 }
 
 impl<'a> ClippedGradient<'a> {
@@ -39,7 +55,8 @@ impl<'a> ClippedGradient<'a> {
         output_gradient: &'a [f32],
     ) -> Option<Self> {
         let window = shape.window();
-        let images_at_once = LEAST_ROW.div_ceil(window.columns).min(shape.sizes().batch);
+        let least_row = if engine.pairing().is_some() { LEAST_ROW_OF_PAIRS } else { LEAST_ROW };
+        let images_at_once = least_row.div_ceil(window.columns).min(shape.sizes().batch);
         let pays = window.stride == 1
             && images_at_once * window.columns >= LEAST_DEPTH
             && filled(engine, shape.group_channels()) >= LEAST_GAIN * window.part_inside();
@@ -50,80 +67,124 @@ impl<'a> ClippedGradient<'a> {
             Some(_) => blocks.of_whole_panels().over_at_least(images_at_once),
             None => blocks,
         };
-        let gradient =
-            Self { engine, shape, window, input, output_gradient, blocks, images_at_once };
-        pays.then_some(gradient)
+        let widths = (0..blocks.count)
+            .flat_map(|block| column_panels(engine, blocks.channels(block).len()))
+            .map(|panel| panel.len().div_ceil(engine.lanes()));
+        let most_rows = engine.max_rows_of(widths.max().unwrap_or(1));
+        pays.then(|| Self {
+            engine,
+            shape,
+            window,
+            input,
+            output_gradient,
+            blocks,
+            images_at_once,
+            row_panels: RowPanels::new(shape.group_filters(), most_rows),
+            panel_pitch: most_rows.next_multiple_of(TURNED),
+        })
     }
 
     pub fn run(&self, weight_gradient: &mut [f32]) {
-        self.blocks.sum(self.shape, weight_gradient, |block, images, sums| {
-            self.unit(&block, images, sums);
+        let sum = |turned: Option<&[f32]>, gradient: &mut [f32]| {
+            self.blocks.sum(self.shape, gradient, |block, images, sums| {
+                self.unit(&block, images, turned, sums);
+            });
+        };
+        // Each block needs all of the output gradient. Pairs of it are turned once, since they take
+        // scratch memory that grows with the mini-batch anyway; in single precision none does.
+        if self.blocks.count == 1 || self.engine.pairing().is_none() {
+            return sum(None, weight_gradient);
+        }
+        let rows = self.shape.sizes().groups * self.window.rows;
+        let batch = self.shape.sizes().batch;
+        let row_len = self.turned_len(batch);
+        let units =
+            Units { count: rows, flops_per_unit: row_len as u64, bounds: |row| row * row_len };
+        with_buffers([rows * row_len], |[turned]| {
+            units.run(turned, |unit, target| {
+                let (group, row) = (unit / self.window.rows, unit % self.window.rows);
+                self.turn_gradients(group, 0..batch, row, target);
+            });
+            sum(Some(turned), weight_gradient);
         });
     }
 
-    fn unit(&self, block: &ChannelBlock, images: Range<usize>, sums: &mut [f32]) {
-        let (engine, window) = (self.engine, self.window);
+    /// Adds up a block; with the whole output gradient where it was turned, row by row of all
+    /// groups.
+    fn unit(
+        &self,
+        block: &ChannelBlock,
+        images: Range<usize>,
+        turned: Option<&[f32]>,
+        sums: &mut [f32],
+    ) {
+        let (engine, window, batch) = (self.engine, self.window, self.shape.sizes().batch);
         let at_once = self.images_at_once;
         let width = block.channels.len().next_multiple_of(engine.lanes());
-        let lengths = [
-            window.height * window.width * at_once * width + engine.slack(),
-            window.columns * at_once * self.filter_pitch() + engine.slack(),
-        ];
+        let turned_here = if turned.is_none() { self.turned_len(at_once) } else { 0 };
+        let lengths = [window.height * window.width * at_once * width, turned_here];
         sums.fill(0.0);
         with_buffers(lengths, |[pixels, gradients]| {
             for first in images.clone().step_by(at_once) {
                 let images = first..images.end.min(first + at_once);
                 self.stage_pixels(block, images.clone(), pixels);
                 for row in 0..window.rows {
-                    self.stage_gradients(block.group, images.clone(), row, gradients);
+                    let turned = match turned {
+                        Some(turned) => {
+                            let row = (block.group * window.rows + row) * self.turned_len(batch);
+                            Turned { values: &turned[row..], images: batch, first }
+                        }
+                        None => {
+                            self.turn_gradients(block.group, images.clone(), row, gradients);
+                            Turned { values: gradients, images: images.len(), first: 0 }
+                        }
+                    };
                     for kernel_row in window.kernel_rows(row) {
                         let place = (row, kernel_row);
-                        self.tiles(block, images.len(), place, (gradients, pixels), sums);
+                        self.tiles(block, images.len(), place, (turned, pixels), sums);
                     }
                 }
             }
         });
     }
 
-    fn filter_pitch(&self) -> usize {
-        self.shape.group_filters().next_multiple_of(self.engine.lanes())
+    /// Floats of a turned row of so many images.
+    fn turned_len(&self, images: usize) -> usize {
+        self.row_panels.count() * images * self.window.columns * self.panel_pitch
     }
 
-    /// Panels of at most two vectors of channels: the first channel and how many.
-    fn channel_panels(&self, channels: usize) -> impl Iterator<Item = Range<usize>> {
-        let most = 2 * self.engine.lanes();
-        (0..channels).step_by(most).map(move |first| first..channels.min(first + most))
-    }
-
-    /// Copies the images panel by panel of channels: per pixel, `images × channels`.
+    /// Copies the images panel by panel of channels: per row, image and pixel, the channels.
     fn stage_pixels(&self, block: &ChannelBlock, images: Range<usize>, stage: &mut [f32]) {
         let (engine, window, sizes) = (self.engine, self.window, self.shape.sizes());
         let pixels = self.shape.image_pixels();
         let first = block.group * self.shape.group_channels() + block.channels.start;
         for (at, image) in images.clone().enumerate() {
             let planes = &self.input[(image * sizes.channels + first) * pixels..];
-            for row in 0..window.height {
-                for panel in self.channel_panels(block.channels.len()) {
-                    let width = panel.len().next_multiple_of(engine.lanes());
+            for panel in column_panels(engine, block.channels.len()) {
+                let width = panel.len().next_multiple_of(engine.lanes());
+                for row in 0..window.height {
                     let source = &planes[panel.start * pixels + row * window.width..];
                     let start = panel.start * pixels * images.len()
-                        + (row * window.width * images.len() + at) * width;
-                    let target = (&mut stage[start..], images.len() * width);
+                        + (row * images.len() + at) * window.width * width;
+                    let target = (&mut stage[start..], width);
                     engine.transpose((source, pixels), (panel.len(), window.width), target);
                 }
             }
         }
     }
 
-    /// Copies a row of the output gradient: per pixel, `images × filters`.
-    fn stage_gradients(&self, group: usize, images: Range<usize>, row: usize, stage: &mut [f32]) {
+    /// Copies a row of the output gradient: per panel, image and pixel, the filters of the panel.
+    fn turn_gradients(&self, group: usize, images: Range<usize>, row: usize, turned: &mut [f32]) {
         let (window, filters) = (self.window, self.shape.group_filters());
-        let (pixels, pitch) = (window.positions(), self.filter_pitch());
-        for (at, image) in images.clone().enumerate() {
-            let plane = (image * self.shape.sizes().groups + group) * filters;
-            let source = &self.output_gradient[plane * pixels + row * window.columns..];
-            let target = (&mut stage[at * pitch..], images.len() * pitch);
-            self.engine.transpose((source, pixels), (filters, window.columns), target);
+        let pixels = window.positions();
+        let mut targets = turned.chunks_exact_mut(window.columns * self.panel_pitch);
+        for rows in (0..self.row_panels.count()).map(|panel| self.row_panels.range(panel)) {
+            for (image, target) in images.clone().zip(&mut targets) {
+                let plane = (image * self.shape.sizes().groups + group) * filters + rows.start;
+                let source = &self.output_gradient[plane * pixels + row * window.columns..];
+                let target = (target, self.panel_pitch);
+                self.engine.transpose((source, pixels), (rows.len(), window.columns), target);
+            }
         }
     }
 
@@ -132,15 +193,16 @@ impl<'a> ClippedGradient<'a> {
         block: &ChannelBlock,
         images: usize,
         (row, kernel_row): (usize, usize),
-        (gradients, pixels): (&[f32], &[f32]),
+        (turned, pixels): (Turned<'_>, &[f32]),
         sums: &mut [f32],
     ) {
         let (engine, window) = (self.engine, self.window);
-        let (channels, pitch) = (block.channels.len(), self.filter_pitch());
+        let (channels, pitch) = (block.channels.len(), self.panel_pitch);
         let source_row = row + kernel_row - window.padding_height;
-        let row_panels = RowPanels::new(self.shape.group_filters(), engine.max_rows());
-        for panel in self.channel_panels(channels) {
+        let mut steps = Vec::with_capacity(images);
+        for panel in column_panels(engine, channels) {
             let width = panel.len().next_multiple_of(engine.lanes());
+            let vectors = width / engine.lanes();
             let pixels = &pixels[panel.start * self.shape.image_pixels() * images..];
             for kernel_column in 0..window.kernel_width {
                 let columns = window.columns_under(kernel_column);
@@ -148,16 +210,22 @@ impl<'a> ClippedGradient<'a> {
                     continue;
                 }
                 let column = columns.start + kernel_column - window.padding_width;
-                let right = &pixels[(source_row * window.width + column) * images * width..];
+                steps.clear();
+                steps.extend((0..images).map(|image| Step {
+                    left: ((turned.first + image) * window.columns + columns.start) * pitch,
+                    right: ((source_row * images + image) * window.width + column) * width,
+                }));
                 let tap = kernel_row * window.kernel_width + kernel_column;
-                for rows in (0..row_panels.count()).map(|panel| row_panels.range(panel)) {
+                let panel_len = turned.images * window.columns * pitch;
+                for at in 0..self.row_panels.count() {
+                    let rows = self.row_panels.range(at);
                     let tile = Tile {
                         rows: rows.len(),
-                        left: &gradients[columns.start * images * pitch + rows.start..],
+                        left: &turned.values[at * panel_len..],
                         left_pitch: pitch,
-                        vectors: width / engine.lanes(),
-                        right: Right::Packed(right),
-                        depth: columns.len() * images,
+                        vectors,
+                        right: Right::Steps { panels: pixels, steps: &steps },
+                        depth: columns.len(),
                         start: Start::Output,
                         columns: panel.len(),
                     };

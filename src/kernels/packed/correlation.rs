@@ -10,10 +10,10 @@ use super::super::staging::{Planar, Window};
 use super::clipped;
 
 /// A matrix inside the weights of one group: element (`row`, `depth`) is at
-/// `rows[row] + depths[depth]`.
+/// `row · row_pitch + depths[depth]`. The taps of a plane lie one behind the other, or the last first.
 pub struct Weights<'a> {
     pub values: &'a [f32],
-    pub rows: Vec<usize>,
+    pub row_pitch: usize,
     pub depths: Vec<usize>,
 }
 
@@ -59,10 +59,11 @@ impl Correlation {
         let group_len = self.rows * depth;
         let block = depth.div_ceil(depth.div_ceil(BLOCK_DEPTH));
         let row_panels = RowPanels::new(self.rows, self.engine.max_rows());
+        let rows: Vec<usize> = (0..self.rows).map(|row| row * weights.row_pitch).collect();
         with_buffers([self.groups * group_len], |[packed]| {
             let groups = packed.chunks_exact_mut(group_len);
             for (packed, values) in groups.zip(weights.values.chunks_exact(group_len)) {
-                row_panels.pack(values, &weights.rows, &weights.depths, block, packed);
+                row_panels.pack(values, &rows, &weights.depths, block, packed);
             }
             let correlator = Correlator {
                 correlation: self,
@@ -161,8 +162,11 @@ impl Correlator<'_> {
                 start,
                 columns: panel.columns,
             };
-            let place = (rows.start - first_row) * pixels + panel.start;
-            self.correlation.engine.tile(&tile, &mut output[place..], pixels);
+            let output = &mut output[(rows.start - first_row) * pixels + panel.start..];
+            for row in output.chunks(pixels).take(rows.len()) {
+                self.correlation.engine.fetch(&row[..panel.columns]);
+            }
+            self.correlation.engine.tile(&tile, output, pixels);
         }
     }
 }

@@ -55,8 +55,7 @@ pub(super) fn forward(
         rows: shape.group_filters(),
     };
     let depth = shape.depth();
-    let rows = (0..shape.group_filters()).map(|filter| filter * depth).collect();
-    let weights = Weights { values: weights, rows, depths: (0..depth).collect() };
+    let weights = Weights { values: weights, row_pitch: depth, depths: (0..depth).collect() };
     correlation.run(input, &weights, bias, output);
 }
 
@@ -98,8 +97,7 @@ fn gather_data(
     let taps = window.taps();
     let flipped = |filter: usize| (0..taps).rev().map(move |tap| filter * shape.depth() + tap);
     let depths = (0..shape.group_filters()).flat_map(flipped).collect();
-    let rows = (0..shape.group_channels()).map(|channel| channel * taps).collect();
-    let weights = Weights { values: weights, rows, depths };
+    let weights = Weights { values: weights, row_pitch: taps, depths };
     correlation.run(output_gradient, &weights, None, input_gradient);
 }
 
