@@ -36,8 +36,14 @@ pub fn call(
         Some(130) => Err(Stopped::Failed(Failure::Interrupted(
             "interrupted; the same command with the same `--out` goes on".to_owned(),
         ))),
-        code => {
-            let text = format!("`{}` ended with {code:?}: {error}", arguments.join(" "));
+        // Killed, by the user or for want of memory.
+        None => Err(Stopped::Failed(Failure::Interrupted(format!(
+            "`{}` was ended from outside ({}); the same command with the same `--out` goes on",
+            arguments.join(" "),
+            output.status
+        )))),
+        Some(code) => {
+            let text = format!("`{}` ended with exit code {code}: {error}", arguments.join(" "));
             Err(Stopped::Failed(Failure::Internal(text)))
         }
     }
