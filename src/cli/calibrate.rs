@@ -52,7 +52,8 @@ pub fn calibrate(common: &Common) -> Result<(), Failure> {
     experiment.require_calibration()?;
     let folder = run_folder::open(&common.output, "calibrate", &experiment.name)?;
     let lab = open_lab(experiment.clone(), common.output.remarks())?;
-    let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)?;
+    let calibration = calibrate_in(&folder, &lab, common, Machine::Measured)
+        .map_err(|failure| failure.left_in(&folder))?;
     let figures = vec![("calibration", calibration_figures(&lab, &calibration)?)];
     write_figures(&folder, figures)?;
     let about = Circumstances {

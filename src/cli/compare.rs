@@ -67,10 +67,12 @@ pub fn compare(common: &Common) -> Result<(), Failure> {
         let experiment = &run.experiment;
         let key = truth_key(experiment)?;
         if latest.as_ref().is_none_or(|cluster| cluster.key != key) {
-            latest = Some(Cluster::open(common, &folder, experiment.clone(), key)?);
+            let opened = Cluster::open(common, &folder, experiment.clone(), key);
+            latest = Some(opened.map_err(|failure| failure.left_in(&folder))?);
         }
         let cluster = latest.as_ref().ok_or_else(|| Failure::internal("a case has a cluster"))?;
-        cases.push(cluster.case(common, &folder, &run.name, experiment)?);
+        let case = cluster.case(common, &folder, &run.name, experiment);
+        cases.push(case.map_err(|failure| failure.left_in(&folder))?);
     }
     publish(common, &sweep, &folder, &cases, watch.elapsed().as_secs_f64())
 }

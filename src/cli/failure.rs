@@ -10,7 +10,7 @@ use crate::predict::{CalibrationError, TruthError};
 use crate::profile::speed::SpeedError;
 use crate::run::LabError;
 use crate::runtime::RuntimeError;
-use crate::store::StudyError;
+use crate::store::{RunFolder, StudyError};
 
 /// A failure by who can mend it.
 #[derive(Debug)]
@@ -36,6 +36,17 @@ impl Failure {
     /// A bug.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Failure::Internal(error.to_string())
+    }
+
+    /// The same, with how to go on from what an interruption left in a folder.
+    pub fn left_in(self, folder: &RunFolder) -> Self {
+        match self {
+            Failure::Interrupted(text) => Failure::Interrupted(format!(
+                "{text}; to go on, give the same command with `--out {}`",
+                folder.path().display()
+            )),
+            other => other,
+        }
     }
 
     /// Prints it to standard error.

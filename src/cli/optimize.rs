@@ -21,8 +21,8 @@ use crate::optimizer::study::{
     Origin, Trial, beside_s, fastest, path_spent_s, path_time_s, path_updates, total_real_s,
 };
 use crate::optimizer::{
-    Candidate, Choice, Executed, Execution, Forecast, Goal, Interval, Laboratory, Method, SpeedUp,
-    Unstable, choices, predict_choice, relative_errors, search, sift, speed_up,
+    Candidate, Choice, Executed, Execution, Forecast, Goal, Laboratory, Method, SpeedUp, Unstable,
+    choices, predict_choice, relative_errors, search, sift, speed_up,
 };
 use crate::predict::{Calibration, Prediction, Predictor};
 use crate::report::figure::{Figure, Source};
@@ -70,6 +70,7 @@ pub fn optimize(common: &Common, method: Method) -> Result<(), Failure> {
     };
     let header = study::header(&experiment, method)?;
     in_folder(common, &experiment, method, &folder, &header)
+        .map_err(|failure| failure.left_in(&folder))
 }
 
 /// Begins or goes on with a search in its folder.
@@ -411,16 +412,6 @@ struct Comparison<'a> {
     trials: &'a [Trial],
 }
 
-/// An interval as `low to high`; an end beyond the budget is a dash.
-fn interval_cell(interval: Interval) -> Cell {
-    if interval == Interval::default() {
-        return Cell::Absent;
-    }
-    let [low, high] = [interval.low, interval.high]
-        .map(|end| end.map_or(Cell::Absent, |value| Cell::Float { value, digits: 3 }).show());
-    Cell::Text(format!("{low} to {high}"))
-}
-
 impl Comparison<'_> {
     fn publish(&self, elapsed_s: f64) -> Result<(), Failure> {
         let Desk { common, lab, folder, calibration, .. } = self.desk;
@@ -498,7 +489,7 @@ impl Comparison<'_> {
                 Cell::optional(p.updates_to_target),
                 Cell::optional(m.updates_to_target),
                 Cell::optional(p.time_to_target_s),
-                interval_cell(p.interval),
+                Cell::interval(p.interval.low, p.interval.high),
                 Cell::optional(m.time_to_target_s),
                 Cell::optional(errors.time_to_target.map(|e| 100.0 * e)),
                 Cell::Text(speed_up_text(speed_up(&self.chosen.executed.measured, m))),

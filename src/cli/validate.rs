@@ -40,8 +40,9 @@ pub fn validate(common: &Common) -> Result<(), Failure> {
     let folder = run_folder::open(&common.output, "validate", &experiment.name)?;
     claim(&folder, &experiment)?;
     let lab = open_lab(experiment.clone(), common.output.remarks())?;
-    let calibration = calibrate_in(&folder, &lab, common, Machine::WhereItMatters)?;
-    let cases = measure_and_predict(&folder, &lab, &calibration, common)?;
+    let left = |failure: Failure| failure.left_in(&folder);
+    let calibration = calibrate_in(&folder, &lab, common, Machine::WhereItMatters).map_err(left)?;
+    let cases = measure_and_predict(&folder, &lab, &calibration, common).map_err(left)?;
     let scoring = Scoring {
         targets: plan.targets.clone(),
         #[expect(clippy::cast_precision_loss, reason = "runs have far fewer than 2^53 updates")]
@@ -132,7 +133,7 @@ fn measure_and_predict(
     let bar = Bar::new("predictions", scenarios.len() as u64, common.output.remarks());
     let predictions: Result<Vec<_>, Failure> = in_parallel(threads, &scenarios, |scenario| {
         if is_interrupted() {
-            return Err(Failure::Interrupted("interrupted; run the same command again".to_owned()));
+            return Err(Failure::Interrupted("interrupted".to_owned()));
         }
         bar.advance();
         predict_case(&predictor, scenario).map_err(Failure::internal)

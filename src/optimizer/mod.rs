@@ -56,7 +56,7 @@ pub enum OptimizerError {
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
     /// The user interrupted the search.
-    #[error("the search was interrupted; run the same command again to go on")]
+    #[error("the search was interrupted")]
     Interrupted,
 }
 

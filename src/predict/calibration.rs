@@ -15,6 +15,7 @@ use super::curve::Curve;
 use super::features::pooled_features;
 use super::fit::{FitError, Observation, ProxyEnsemble, WarmStart, fit};
 use super::monotone::{Direction, MonotoneMap};
+use super::plausible;
 use super::prediction::Qualities;
 use super::proxy::{PredictorSetup, ProxyPredictor};
 use super::quadratic::{QuadraticFit, QuadraticPredictor, fit_quadratic};
@@ -102,20 +103,31 @@ pub struct Calibration {
     /// Where runs begin.
     pub start: WarmStart,
     /// Seeds over which the predictor averages.
+    #[serde(deserialize_with = "plausible::seeds")]
     pub predictor_seeds: Vec<u64>,
     /// The settings of the proxy that explain the runs.
+    #[serde(deserialize_with = "plausible::ensemble")]
     pub proxy: ProxyEnsemble,
     /// The noisy quadratic that explains them best.
+    #[serde(deserialize_with = "plausible::quadratic")]
     pub quadratic: QuadraticFit,
     /// Curvature at which theory and the proxy agree about the largest safe learning rate of one
     /// group without momentum; absent where the proxy finds every rate safe or none.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        default,
+        deserialize_with = "plausible::curvature"
+    )]
     pub effective_curvature: Option<f64>,
     /// From training loss to validation loss, where examples were held out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<MonotoneMap>,
     /// From training loss to accuracy, likewise.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        default,
+        deserialize_with = "plausible::accuracy"
+    )]
     pub accuracy: Option<MonotoneMap>,
     /// Times of this machine, one profile for each device that was measured.
     pub profiles: Vec<Profile>,
@@ -141,7 +153,7 @@ pub enum CalibrationError {
     #[error(transparent)]
     Run(#[from] omnivore_sim::cluster::RunError),
     /// A calibration run was interrupted.
-    #[error("the calibration was interrupted; run the same command again to go on")]
+    #[error("the calibration was interrupted")]
     Interrupted,
     /// A calibration run could not be kept or read back.
     #[error("a calibration run cannot be kept: {0}")]

@@ -24,6 +24,7 @@ mod features;
 mod fit;
 mod minimise;
 mod monotone;
+mod plausible;
 mod prediction;
 mod proxy;
 mod quadratic;

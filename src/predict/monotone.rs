@@ -8,9 +8,35 @@ use serde::{Deserialize, Serialize};
 /// which gives the least-squares fit among all monotone functions. Outside of the losses seen in
 /// calibration it stays at its end values, and says so by [`MonotoneMap::covers`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Knots")]
 pub struct MonotoneMap {
     losses: Vec<f64>,
     values: Vec<f64>,
+}
+
+/// A map as it stands in a file.
+#[derive(Deserialize)]
+struct Knots {
+    losses: Vec<f64>,
+    values: Vec<f64>,
+}
+
+impl TryFrom<Knots> for MonotoneMap {
+    type Error = &'static str;
+
+    fn try_from(Knots { losses, values }: Knots) -> Result<Self, Self::Error> {
+        let is_monotone = values.is_sorted() || values.is_sorted_by(|one, next| one >= next);
+        if losses.is_empty() || losses.len() != values.len() {
+            Err("a map of the loss needs as many values as losses, and one at least")
+        } else if !losses.iter().chain(&values).all(|number| number.is_finite())
+            || !losses.is_sorted()
+            || !is_monotone
+        {
+            Err("losses of a map must rise, and values rise or fall, all of them numbers")
+        } else {
+            Ok(MonotoneMap { losses, values })
+        }
+    }
 }
 
 /// Whether a quality rises or falls as the loss rises.
@@ -86,6 +112,11 @@ impl MonotoneMap {
         let here = self.values[last_good];
         let part = (here - value) / (here - next);
         Some(self.losses[last_good] + part * (self.losses[last_good + 1] - self.losses[last_good]))
+    }
+
+    /// Whether every quality lies between two numbers.
+    pub(super) fn lies_within(&self, low: f64, high: f64) -> bool {
+        self.values.iter().all(|value| (low..=high).contains(value))
     }
 
     /// Whether calibration saw losses on both sides of this one.

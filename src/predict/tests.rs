@@ -313,3 +313,36 @@ proptest! {
         }
     }
 }
+
+/// A calibration file holds numbers that anybody can edit; predictions from nonsense look like any.
+#[test]
+fn a_calibration_that_was_edited_into_nonsense_is_refused_with_what_is_wrong() {
+    use serde_json::{Value, json};
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/results/01-quickstart/calibration.json");
+    let text = std::fs::read_to_string(file).expect("it is kept in the repository");
+    let whole: Value = serde_json::from_str(&text).expect("JSON");
+    let read = |value: &Value| serde_json::from_value::<Calibration>(value.clone());
+    assert!(read(&whole).is_ok());
+    for (place, nonsense, why) in [
+        ("/predictor_seeds", json!([]), "`predictor_seeds`"),
+        ("/proxy/members", json!([]), "`proxy.members`"),
+        ("/proxy/members/0/weight", json!(-1.0), "weights"),
+        ("/proxy/members/0/fit/learning_rate_scale", json!(-1.0), "scale"),
+        ("/proxy/best/loss_slope", json!(0.0), "slope"),
+        ("/proxy/residual_sd", json!(-1.0), "error of `proxy`"),
+        ("/proxy/held_back_error", json!(-1.0), "error of `proxy`"),
+        ("/proxy/inflation", json!(-3.0), "inflation"),
+        ("/quadratic/largest_curvature", json!(-1.0), "curvature"),
+        ("/quadratic/noise", json!(1e308), "noise"),
+        ("/quadratic/energy_exponent", json!(1e6), "exponent"),
+        ("/effective_curvature", json!(0.0), "`effective_curvature`"),
+        ("/accuracy/values", json!([5.0]), "as many values"),
+        ("/accuracy/values/0", json!(5.0), "`accuracy`"),
+        ("/validation_loss/losses", json!([]), "as many values"),
+    ] {
+        let mut edited = whole.clone();
+        *edited.pointer_mut(place).unwrap_or_else(|| panic!("there is {place}")) = nonsense;
+        let error = read(&edited).expect_err(place).to_string();
+        assert!(error.contains(why), "{place}: {error}");
+    }
+}

@@ -33,7 +33,7 @@ pub enum TruthError {
     #[error(transparent)]
     Execution(#[from] crate::runtime::RuntimeError),
     /// The user interrupted it.
-    #[error("the validation was interrupted; run the same command again to go on")]
+    #[error("the validation was interrupted")]
     Interrupted,
     /// A run could not be kept or read back.
     #[error("a real run cannot be kept: {0}")]

@@ -392,6 +392,17 @@ impl Cell {
         value.map_or(Self::Absent, Self::number)
     }
 
+    /// An interval as `low to high`; an end that is not known is a dash.
+    pub fn interval(low: Option<f64>, high: Option<f64>) -> Self {
+        if low.is_none() && high.is_none() {
+            return Self::Absent;
+        }
+        let end = |end: Option<f64>| {
+            end.map_or(Self::Absent, |value| Self::Float { value, digits: 3 }).show()
+        };
+        Self::Text(format!("{} to {}", end(low), end(high)))
+    }
+
     /// The cell as it is shown. Line breaks and other control characters become spaces.
     pub fn show(&self) -> String {
         match self {

@@ -6,7 +6,7 @@ use omnivore_sim::trace::StalenessSummary;
 
 use crate::config::{Experiment, Target};
 use crate::optimizer::Goal;
-use crate::predict::{Curve, Prediction};
+use crate::predict::{Crossing, Curve, Prediction};
 use crate::report::table::{Cell, SummaryTable};
 use crate::run::Outcome;
 
@@ -31,7 +31,11 @@ pub(super) fn summary(
     row("staleness, sd", Cell::number(staleness.sd));
     let StalenessSummary { mean, sd, .. } = staleness;
     let momentum = StalenessMomentum::of(mean, sd, experiment.run.explicit_momentum);
-    let law = if momentum.law_holds() { "" } else { "; the law 1 - 1/g does not hold" };
+    let law = if momentum.law_holds() {
+        ""
+    } else {
+        "; what staleness adds is another momentum here: its sd is not that of exponential cycles"
+    };
     let text = format!("{:.3}{law}", momentum.implicit);
     row("implicit momentum by staleness", Cell::Text(text));
     if let Some(measured) = &outcome.momentum {
@@ -64,8 +68,13 @@ pub(super) fn summary(
         }
         if let Some(Target::Loss(loss)) = experiment.run.target {
             let crossing = prediction.reaches(loss);
+            let (earliest, latest) = prediction.reaches_between(loss);
+            let interval =
+                |of: fn(Crossing) -> f64| Cell::interval(earliest.map(of), latest.map(of));
             row("updates to target", Cell::optional(crossing.map(|c| c.updates)));
+            row("  90 % interval", interval(|c| c.updates));
             row("time to target (s)", Cell::optional(crossing.map(|c| c.time_s)));
+            row("  90 % interval", interval(|c| c.time_s));
             let probability = prediction.probability_of_reaching(loss);
             row("probability of reaching it (%)", Cell::number(100.0 * probability));
         }

@@ -84,9 +84,7 @@ pub enum StudyFailure {
     #[error(transparent)]
     File(#[from] StudyError),
     /// The user interrupted it.
-    #[error(
-        "the study was interrupted; run the same command again, or `omnivore study resume`, to go on"
-    )]
+    #[error("the study was interrupted")]
     Interrupted,
     /// The file holds what this program would not have written.
     #[error("trial {number} of the study is not usable: {reason}; it was made by another version")]
