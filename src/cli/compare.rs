@@ -265,7 +265,7 @@ fn recorded(lab: &Lab, folder: &RunFolder, key: &str, choice: Choice) -> Result<
         return Ok(kept);
     }
     if is_interrupted() {
-        let text = "interrupted; give the same command with the same `--out` to go on";
+        let text = "interrupted";
         return Err(Failure::Interrupted(text.to_owned()));
     }
     let scenario = scenario_of(lab.experiment(), &[], choice)?;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::failure::Failure;
 use super::run_folder::{self, write_figures, write_table};
 use super::{Output, json};
+use crate::config::folder_name;
 use crate::report::figure::{Drawn, Source};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::joined::{JoinedRun, curve_table, overview, pictures, run_table};
@@ -80,11 +81,7 @@ struct Folder {
 
 impl Folder {
     fn read(path: &Path) -> Result<Self, Failure> {
-        let name = path
-            .canonicalize()
-            .ok()
-            .and_then(|full| full.file_name().map(|name| name.to_string_lossy().into_owned()));
-        let name = name.unwrap_or_else(|| path.display().to_string());
+        let name = folder_name(path).unwrap_or_else(|| path.display().to_string());
         let Some(manifest) = text(&path.join("manifest.toml"))? else {
             return Err(StoreError::Content {
                 path: path.to_owned(),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::{Output, json};
-use crate::config::{self, Experiment, Overrides, Precision};
+use crate::config::{self, Experiment, Overrides, Precision, folder_name};
 use crate::data::Dataset;
 use crate::predict::Prediction;
 use crate::report::figure::{Figure, Source, draw, draw_grid};
@@ -99,14 +99,8 @@ pub fn write_experiment(folder: &RunFolder, experiment: &Experiment) -> Result<(
 /// The experiment of a kept run, under the name of the run's folder.
 pub fn kept_experiment(run: &Path) -> Result<Experiment, Failure> {
     let mut experiment = config::load(&run.join(CONFIGURATION), &Overrides::default())?;
-    experiment.name = folder_name(run);
+    experiment.name = folder_name(run).unwrap_or(experiment.name);
     Ok(experiment)
-}
-
-/// The name of a run's folder, also of `.`.
-pub fn folder_name(run: &Path) -> String {
-    let resolved = run.canonicalize().unwrap_or_else(|_| run.to_owned());
-    resolved.file_name().unwrap_or(run.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

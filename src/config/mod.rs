@@ -199,7 +199,7 @@ impl ExperimentFile {
 }
 
 /// The name of a folder, also of `.`.
-fn folder_name(folder: &Path) -> Option<String> {
+pub fn folder_name(folder: &Path) -> Option<String> {
     let resolved = folder.canonicalize().ok()?;
     Some(resolved.file_name()?.to_string_lossy().into_owned())
 }

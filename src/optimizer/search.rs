@@ -264,8 +264,8 @@ pub fn search(
     Ok(candidates)
 }
 
-/// Sorts candidates: those that reach the target by time, then the others by their loss at the end of
-/// the budget.
+/// Sorts candidates: those that reach the target by the expected time until a run has, then the others
+/// by their loss at the end of the budget.
 pub fn rank_candidates(candidates: &mut [Candidate]) {
     candidates.sort_by(|a, b| rank(&a.predicted, &b.predicted));
 }

@@ -54,13 +54,8 @@ pub(super) fn sweep_runs(
     drop(bar);
     let done: Vec<Value> = results.into_iter().flatten().map(Value::Object).collect();
     if done.len() < sweep.runs.len() {
-        let text = format!(
-            "interrupted after {} of {} runs; give the same command with `--out {}` to go on",
-            done.len(),
-            sweep.runs.len(),
-            folder.path().display()
-        );
-        return Err(Failure::Interrupted(text));
+        let text = format!("interrupted after {} of {} runs", done.len(), sweep.runs.len());
+        return Err(Failure::Interrupted(text).left_in(&folder));
     }
     print_sweep(verb, common, sweep, done, &folder, watch.elapsed())
 }
