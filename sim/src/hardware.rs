@@ -411,6 +411,40 @@ impl Cluster {
         self
     }
 
+    /// The cluster with a number of conv machines: its first, and where it has fewer, more of their
+    /// kind. `None` where more are wanted of machines that are not all alike.
+    #[must_use]
+    pub fn with_conv_machines(mut self, wanted: u32) -> Option<Self> {
+        let (wanted, described) = (wanted as usize, self.machines.len());
+        let Some(first) = self.machines.first().cloned().filter(|_| wanted > described) else {
+            self.machines.truncate(wanted);
+            return Some(self);
+        };
+        let kind = |machine: &Machine| Machine { name: String::new(), ..machine.clone() };
+        let is_alike = self.machines.iter().all(|machine| kind(machine) == kind(&first));
+        let name = first.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
+        let name = if described == 1 { first.name.as_str() } else { name };
+        let more = (described + 1..=wanted)
+            .map(|number| Machine { name: format!("{name} {number}"), ..first.clone() });
+        self.machines.extend(more);
+        is_alike.then_some(self)
+    }
+
+    /// The cluster with links of another bandwidth; `None` where messages cost nothing.
+    #[must_use]
+    pub fn with_bandwidth(mut self, bandwidth: BytesPerSecond) -> Option<Self> {
+        self.network.as_mut()?.link.bandwidth = bandwidth;
+        Some(self)
+    }
+
+    /// Price of an hour in dollars: Σ over the first conv machines, and the machine of the FC server,
+    /// which is paid for wherever the FC layers live, because it holds the model. `None` where a price
+    /// is not known.
+    pub fn dollars_per_hour(&self, conv_machines: u32) -> Option<f64> {
+        let first = self.machines.iter().take(conv_machines as usize);
+        first.chain([&self.fc_server]).map(|machine| machine.dollars_per_hour).sum()
+    }
+
     /// Checks that there is a machine, that every machine has a device, and every law its
     /// parameters.
     ///
@@ -524,6 +558,51 @@ mod tests {
             let alone = |devices| bits(devices, DeviceSplit::Proportional);
             prop_assert_eq!(bits(&devices, DeviceSplit::First(1.0)), alone(&devices[..1]));
             prop_assert_eq!(bits(&devices, DeviceSplit::First(0.0)), alone(&devices[1..]));
+        }
+    }
+
+    fn cluster(prices: &[f64], server: Option<f64>) -> Cluster {
+        let plain = || machine(&[(1e9, 1e9)], DeviceSplit::Proportional);
+        let priced = |(number, price): (usize, &f64)| Machine {
+            name: format!("kind {number}"),
+            dollars_per_hour: Some(*price),
+            ..plain()
+        };
+        Cluster {
+            name: "cluster".to_owned(),
+            machines: prices.iter().enumerate().map(priced).collect(),
+            fc_server: Machine { dollars_per_hour: server, ..plain() },
+            network: None,
+            update_rate: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_hour_costs_the_sum_of_the_machines_in_use_and_the_server(
+            prices in prop::collection::vec(0.0..10.0, 1..20),
+            server in 0.0..10.0,
+            used in 1_usize..20,
+        ) {
+            let used = used.min(prices.len());
+            let sum: f64 = prices[..used].iter().sum::<f64>() + server;
+            let n = u32::try_from(used).expect("at most 20");
+            let price = cluster(&prices, Some(server)).dollars_per_hour(n).expect("all are known");
+            prop_assert!((price - sum).abs() <= 1e-12 * sum.max(1.0), "{price} {sum}");
+            prop_assert_eq!(cluster(&prices, None).dollars_per_hour(n), None);
+        }
+
+        #[test]
+        fn machines_of_one_kind_give_any_number_and_others_as_many_as_there_are(
+            described in 2_u32..12,
+            wanted in 1_u32..40,
+        ) {
+            let alike = cluster(&vec![0.5; described as usize], Some(0.5));
+            let sized = alike.with_conv_machines(wanted).expect("one kind");
+            prop_assert_eq!(sized.machines.len(), wanted as usize);
+            let prices: Vec<f64> = (0..described).map(f64::from).collect();
+            let sized = cluster(&prices, Some(0.5)).with_conv_machines(wanted);
+            prop_assert_eq!(sized.is_some(), wanted <= described);
         }
     }
 

@@ -160,6 +160,8 @@ fn put_prediction(
         let reached = prediction.reaches(loss);
         put("updates_to_target", reached.map(|crossing| number(crossing.updates)));
         put("time_to_target_s", reached.map(|crossing| number(crossing.time_s)));
+        let cost = reached.and_then(|crossing| experiment.cost_usd(crossing.time_s));
+        put("cost_usd", cost.map(number));
         let (low, high) = prediction.reaches_between(loss);
         let end = |end: Option<Crossing>| end.map_or("inf".into(), |c| number(c.updates));
         put("updates_to_target_interval", Some(json!([end(low), end(high)])));

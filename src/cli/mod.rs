@@ -21,6 +21,7 @@ mod reproduce;
 mod run_folder;
 mod runs;
 mod setup;
+mod size;
 mod strategies;
 mod study;
 mod trace;
@@ -133,6 +134,25 @@ enum Verb {
         #[arg(long, default_value = "model", value_parser = method)]
         method: Method,
     },
+    /// Compare clusters before they are rented: what each costs and when it is done, all predicted.
+    ///
+    /// Reads an experiment with a hardware file, a `target`, a calibration as `objective`, a
+    /// `[search]`, and a `[sizing]` with the clusters: numbers of `conv_machines` and, if wanted,
+    /// `bandwidth_gbit_per_s` of the links and further `hardware` files. On each cluster it predicts
+    /// the search space with all numbers of groups that divide the machines, ranks it like
+    /// `optimize`, and shows the best: time per update, updates and time to the target with 90 %
+    /// interval, probability of reaching it within `updates`, machine-hours, cost (price of the conv
+    /// machines and the FC server over that time) and how busy the machines are. No gradient is
+    /// computed.
+    ///
+    /// `deadline_s` and `budget_usd` are limits: the cheapest and the fastest cluster that keep them
+    /// by the predicted time, or with `probability` as often as that by the predictor's draws, are
+    /// marked; where none does, the nearest is named with exit code 5. Machines and what happens to
+    /// them can be varied too: `--set 'stragglers=[{ machine = 0, factor = 3.0 }]'`.
+    ///
+    /// What is predicted of a cluster is kept in `--out`, so that other limits or more clusters cost
+    /// nothing again, and an interrupted sizing goes on.
+    Size(Common),
     /// Look at the studies that searches leave behind, or go on with one.
     #[command(subcommand)]
     Study(study::StudyVerb),
@@ -179,7 +199,8 @@ impl Verb {
             | Verb::Emulate { common, .. }
             | Verb::Train { common, .. }
             | Verb::Optimize { common, .. }
-            | Verb::Validate(common) => &common.output,
+            | Verb::Validate(common)
+            | Verb::Size(common) => &common.output,
             Verb::Replay { output, .. }
             | Verb::Strategies { output, .. }
             | Verb::Trace { output, .. }
@@ -327,6 +348,7 @@ fn carry_out(verb: Verb) -> Result<(), Failure> {
         Verb::Replay { run, output } => runs::replay(&run, &output),
         Verb::Trace { run, options, output } => trace::trace(&run, &options, &output),
         Verb::Optimize { common, method } => optimize::optimize(&common, method),
+        Verb::Size(common) => size::size(&common),
         Verb::Study(verb) => study::study(&verb),
         Verb::Validate(common) => validate::validate(&common),
         Verb::Report { runs, output } => report::report(&runs, &output),

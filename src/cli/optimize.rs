@@ -583,7 +583,7 @@ impl Comparison<'_> {
             if longest.is_some_and(|longest| !std::ptr::eq(longest, line)) {
                 continue;
             }
-            let prediction = predict_choice(experiment, predictor, profiles, choice)?;
+            let prediction = predict_choice(experiment, *predictor, profiles, choice)?;
             let panels = panels(line, &prediction, goal);
             for (picture, panel) in pictures.iter_mut().zip(panels) {
                 picture.1.push(panel);

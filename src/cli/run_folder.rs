@@ -200,6 +200,14 @@ pub fn write_table(folder: &RunFolder, name: &str, table: &LongTable) -> Result<
     Ok(())
 }
 
+/// A 64-bit FNV-1a hash in hexadecimal digits, to name files after what fixes their content.
+pub fn hashed(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
 /// Prints the object of a verb, with where its folder is.
 pub fn print_object(mut object: Map<String, Value>, folder: &RunFolder) {
     object.insert("out".into(), folder.path().display().to_string().into());

@@ -89,6 +89,9 @@ fn examine<'a>(
         if experiment.search.is_some() {
             experiment.require_search()?;
         }
+        if experiment.sizing.is_some() {
+            experiment.require_sizing()?;
+        }
         if let Some(ObjectiveChoice::Calibration(file) | ObjectiveChoice::FittedQuadratic(file)) =
             &experiment.objective
         {

@@ -14,6 +14,7 @@ use super::keys;
 use super::plan::{self, Budget, Calibration, Execute, ObjectiveChoice, Quadratic, Search};
 use super::reader::{Field, Mistakes, Reader};
 use super::run::{self, MachineCount, Pacing, RunConfig, SettingError, Stop, Target, TimingChoice};
+use super::sizing::Sizing;
 use super::source::Place;
 use super::tree::{Table, Value};
 use super::validation::Validation;
@@ -48,6 +49,8 @@ pub struct Experiment {
     pub search: Option<Search>,
     /// The real runs and bars of `validate`.
     pub validation: Option<Validation>,
+    /// The clusters that `size` compares.
+    pub sizing: Option<Sizing>,
     pub(super) places: BTreeMap<String, Place>,
     pub(super) inputs: Vec<Input>,
 }
@@ -106,8 +109,8 @@ impl Draft<'_> {
         let plan = plan::read(&reader, &context);
         let network =
             named_file(&reader, "network").and_then(|field| network::read(&field, &context));
-        let cluster =
-            named_file(&reader, "hardware").and_then(|field| hardware::read(&field, &context));
+        let cluster = named_file(&reader, "hardware")
+            .and_then(|field| hardware::read(&field, &context, "hardware"));
         reader.close();
         let (run, network) = (run?, network?);
         let hardware = resolve_hardware(&run, cluster)?;
@@ -127,6 +130,7 @@ impl Draft<'_> {
             calibration: plan.calibration,
             search: plan.search,
             validation: plan.validation,
+            sizing: plan.sizing,
             places,
             inputs: context.inputs.into_inner(),
         };
@@ -155,15 +159,19 @@ fn resolve_hardware(run: &RunConfig, cluster: Option<Cluster>) -> Option<Hardwar
             Some(Hardware::WholeCycle { mean, law: law? })
         }
         TimingChoice::HardwareFile(_) => {
-            let mut cluster = cluster?;
-            if let Some(law) = law {
-                for machine in cluster.machines.iter_mut().chain([&mut cluster.fc_server]) {
-                    machine.service = law.clone();
-                }
-            }
-            Some(Hardware::Described(cluster))
+            Some(Hardware::Described(under_law(cluster?, law.as_ref())))
         }
     }
+}
+
+/// The cluster whose machines all have the law of the experiment, where that gives one.
+pub(super) fn under_law(mut cluster: Cluster, law: Option<&ServiceLaw>) -> Cluster {
+    if let Some(law) = law {
+        for machine in cluster.machines.iter_mut().chain([&mut cluster.fc_server]) {
+            machine.service = law.clone();
+        }
+    }
+    cluster
 }
 
 fn collect_places(table: &Table, prefix: &str, places: &mut BTreeMap<String, Place>) {
@@ -184,7 +192,7 @@ impl Experiment {
         ConfigError::Mistake(Box::new(self.mistake(key, Problem::Refused { message, help })))
     }
 
-    fn mistake(&self, key: &str, problem: Problem) -> Mistake {
+    pub(super) fn mistake(&self, key: &str, problem: Problem) -> Mistake {
         match self.places.get(key) {
             Some(place) => Mistake::new(problem, place),
             None => Mistake::without_place(problem),
@@ -374,6 +382,20 @@ impl Experiment {
         }
     }
 
+    /// Price of an hour of the machines of the run and of the FC server in dollars, where a hardware
+    /// file gives all of them; see [`Cluster::dollars_per_hour`].
+    pub fn usd_per_hour(&self) -> Option<f64> {
+        match &self.hardware {
+            Hardware::Described(cluster) => cluster.dollars_per_hour(self.run.roster.conv_machines),
+            Hardware::ThisMachine | Hardware::WholeCycle { .. } => None,
+        }
+    }
+
+    /// Price in dollars of the same machines over a time in seconds: Σ price × time.
+    pub fn cost_usd(&self, time_s: f64) -> Option<f64> {
+        Some(self.usd_per_hour()? * time_s / 3600.0)
+    }
+
     /// The runs of `calibrate`.
     ///
     /// # Errors
@@ -396,7 +418,7 @@ impl Experiment {
         self.run.target.ok_or_else(missing)
     }
 
-    fn missing(&self, section: &keys::Section) -> ConfigError {
+    pub(super) fn missing(&self, section: &keys::Section) -> ConfigError {
         let (title, file) = (section.title, self.file.display());
         let keys = section.keys.to_vec();
         let problem = Problem::MissingKeys { section: format!("{title} of `{file}`"), keys };

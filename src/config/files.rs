@@ -44,7 +44,8 @@ impl FilePath {
 /// A file that was read, to be kept beside a result.
 #[derive(Clone, Debug)]
 pub(super) struct Input {
-    pub(super) key: &'static str,
+    /// Name of its copy, without the ending.
+    pub(super) copy: String,
     pub(super) text: String,
     /// Stretches that name other files, and what these hold.
     pub(super) inlined: Vec<(Range<usize>, String)>,

@@ -31,13 +31,13 @@ struct File<'a> {
     inlined: Inlined,
 }
 
-/// Reads the hardware file that a key names.
-pub(super) fn read(field: &Field<'_>, context: &Context<'_>) -> Option<Cluster> {
+/// Reads the hardware file that a key names; `copy` is the name of its copy beside a result.
+pub(super) fn read(field: &Field<'_>, context: &Context<'_>, copy: &str) -> Option<Cluster> {
     let (_, source) = context.text(field)?;
     let file = File { context, inlined: RefCell::default() };
     let cluster = file.parse(&source)?;
     let (text, inlined) = (source.text().to_owned(), file.inlined.into_inner());
-    context.inputs.borrow_mut().push(Input { key: "hardware", text, inlined });
+    context.inputs.borrow_mut().push(Input { copy: copy.to_owned(), text, inlined });
     Some(cluster)
 }
 
@@ -220,6 +220,12 @@ fn rate<T>(field: &Field<'_>, convert: impl Fn(f64) -> Result<T, UnitError>) -> 
             field.refuse(Problem::OutOfRange { key, value, expected })
         }
     }
+}
+
+/// A bandwidth that links can have, in Gbit/s.
+pub(super) fn gigabits(field: &Field<'_>) -> Option<f64> {
+    rate(field, BytesPerSecond::from_gigabits)?;
+    field.number(Bound::Positive)
 }
 
 /// A duration in microseconds.

@@ -133,6 +133,7 @@ pub const RUN: Section = Section {
         key("calibration", "{ ... }", "the runs that `calibrate` measures"),
         key("search", "{ ... }", "what `optimize` chooses from"),
         key("validation", "{ ... }", "the real runs on which `validate` scores the predictor"),
+        key("sizing", "{ ... }", "the clusters that `size` compares"),
     ],
 };
 
@@ -390,6 +391,31 @@ pub const VALIDATION_BARS: Section = Section {
     ],
 };
 
+/// `[sizing]`.
+pub const SIZING: Section = Section {
+    title: "[sizing]",
+    keys: &[
+        key("conv_machines", "[2, 4, 8, 16]", "numbers of conv machines to compare"),
+        key(
+            "bandwidth_gbit_per_s",
+            "[1.0, 10.0]",
+            "bandwidths of all links to compare; without it, that of each hardware file",
+        ),
+        key(
+            "hardware",
+            "[\"other-cluster.toml\"]",
+            "hardware files to compare beside that of the run",
+        ),
+        key("deadline_s", "3600.0", "the target must be reached within this time"),
+        key("budget_usd", "25.0", "reaching the target must not cost more than this"),
+        key(
+            "probability",
+            "0.9",
+            "how probable it must be that each limit is kept; without it, the predicted time must keep them",
+        ),
+    ],
+};
+
 /// `sweep.toml`.
 pub const SWEEP: Section = Section {
     title: "a sweep",
@@ -563,6 +589,10 @@ const UNITS: &[&str] = &[
     "_mflop_per_s",
     "_usd_per_hour",
     "_eur_per_hour",
+    "_usd",
+    "_eur",
+    "_hours",
+    "_min",
     "_gbps",
     "_mbps",
     "_tflops",
@@ -641,6 +671,7 @@ impl Section {
             CALIBRATION,
             SEARCH,
             VALIDATION,
+            SIZING,
             NOISY_QUADRATIC,
             MACHINE,
             LINK,

@@ -17,7 +17,7 @@
 //!            reader: types, ranges, missing and unknown keys  ─► mistakes
 //!                      │
 //!                      ▼
-//!  Experiment { run, network, hardware, objective, calibration, search, validation } ─► to_toml, resolved_json
+//!  Experiment { run, network, hardware, objective, calibration, search, … } ─► to_toml, resolved_json
 //! ```
 //!
 //! Paths are relative to the folder of the text in which they stand; on the command line, to the
@@ -37,6 +37,7 @@ mod reader;
 mod render;
 mod run;
 mod service;
+mod sizing;
 mod source;
 mod strategy;
 mod sweep;
@@ -67,6 +68,7 @@ pub use run::{
     Start, Stop, Target, TimingChoice, WarmStart,
 };
 pub use service::Service;
+pub use sizing::{ClusterSize, OtherHardware, Sizing};
 pub use sweep::{Sweep, SweepRun};
 pub use template::{create, template};
 pub use validation::{Bar, Configuration, Grid, Validation};
@@ -81,8 +83,8 @@ pub mod sections {
     pub use super::keys::{
         BUDGET, CALIBRATION, CALIBRATION_RUN, CHURN, DEVICE, EXPECTATION, EXPECTATION_NUMBER,
         EXPECTATION_PAPER, EXPECTATION_RUNS, FC_SERVER, HARDWARE, LINK, MACHINE, NOISY_QUADRATIC,
-        QUADRATIC, RUN, SEARCH, SERVER_RESTART, SLOW_GROUPS, SPLIT, STRAGGLER, SWEEP, UNEVEN_DATA,
-        VALIDATION, VALIDATION_BARS, VALIDATION_GRID, WARM_START,
+        QUADRATIC, RUN, SEARCH, SERVER_RESTART, SIZING, SLOW_GROUPS, SPLIT, STRAGGLER, SWEEP,
+        UNEVEN_DATA, VALIDATION, VALIDATION_BARS, VALIDATION_GRID, WARM_START,
     };
 }
 

@@ -25,7 +25,11 @@ pub(super) fn read(field: &Field<'_>, context: &Context<'_>) -> Option<Network> 
     match parse(&source) {
         Ok(network) => {
             let text = source.text().to_owned();
-            context.inputs.borrow_mut().push(Input { key: "network", text, inlined: Vec::new() });
+            context.inputs.borrow_mut().push(Input {
+                copy: "network".to_owned(),
+                text,
+                inlined: Vec::new(),
+            });
             Some(network)
         }
         Err(mistake) => {

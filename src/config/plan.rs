@@ -13,6 +13,7 @@ use super::reader::{Bound, Field, Reader};
 use super::run::{
     MOST_EXAMPLES, MOST_MACHINES, Target, missing_table, read_hardware_split, read_target,
 };
+use super::sizing::{self, Sizing};
 use super::strategy;
 use super::tree::Value;
 use super::validation::{self, Validation};
@@ -170,6 +171,7 @@ pub(super) struct Plan {
     pub(super) calibration: Option<Calibration>,
     pub(super) search: Option<Search>,
     pub(super) validation: Option<Validation>,
+    pub(super) sizing: Option<Sizing>,
 }
 
 /// Reads all of them.
@@ -182,6 +184,7 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Plan {
         calibration: table("calibration").and_then(|field| read_calibration(&field)),
         search: table("search").and_then(|field| read_search(&field)),
         validation: table("validation").and_then(|field| validation::read(&field)),
+        sizing: table("sizing").and_then(|field| sizing::read(&field, context)),
     }
 }
 
@@ -361,7 +364,7 @@ fn read_search(field: &Field<'_>) -> Option<Search> {
 }
 
 /// A list that need not be there; the outer `None` is a mistake in it.
-fn optional_set<'a, T: PartialEq>(
+pub(super) fn optional_set<'a, T: PartialEq>(
     reader: &Reader<'a>,
     key: &'static str,
     of: &str,

@@ -14,6 +14,7 @@ use super::run::{
     WarmStart,
 };
 use super::service::Service;
+use super::sizing::{Sizing, copy_name};
 use super::strategy;
 use super::validation::Validation;
 
@@ -77,7 +78,7 @@ impl Experiment {
         let copies = self
             .inputs
             .iter()
-            .map(|input| (PathBuf::from(format!("{}.toml", input.key)), input.with_inlined()));
+            .map(|input| (PathBuf::from(format!("{}.toml", input.copy)), input.with_inlined()));
         std::iter::once((PathBuf::from("run.toml"), run)).chain(copies).collect()
     }
 }
@@ -98,7 +99,7 @@ fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
     let mut table = toml::Table::new();
     write_run(&mut table, &experiment.run, naming);
     let Experiment { objective, quadratic, noisy_quadratic, calibration, search, .. } = experiment;
-    let validation = &experiment.validation;
+    let Experiment { validation, sizing, .. } = experiment;
     let mut put = |key: &str, value: Option<toml::Value>| {
         if let Some(value) = value {
             table.insert(key.to_owned(), value);
@@ -111,6 +112,7 @@ fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
     put("calibration", calibration.as_ref().map(write_calibration));
     put("search", search.as_ref().map(write_search));
     put("validation", validation.as_ref().map(write_validation));
+    put("sizing", sizing.as_ref().map(|sizing| write_sizing(sizing, naming)));
     table
 }
 
@@ -472,9 +474,36 @@ fn write_validation(validation: &Validation) -> toml::Value {
     writer.with("bars", bars.value()).value()
 }
 
+fn write_sizing(sizing: &Sizing, naming: Naming<'_>) -> toml::Value {
+    let writer = Writer::default().with("conv_machines", list(&sizing.conv_machines));
+    let writer = match &sizing.bandwidth_gbit_per_s {
+        Some(bandwidths) => writer.with("bandwidth_gbit_per_s", list(bandwidths)),
+        None => writer,
+    };
+    let files = sizing.hardware.iter().enumerate();
+    let files: Vec<String> = files
+        .map(|(index, other)| naming.copied(&other.file, &format!("{}.toml", copy_name(index))))
+        .collect();
+    let writer = if files.is_empty() { writer } else { writer.with("hardware", list(&files)) };
+    let limits = [
+        ("deadline_s", sizing.deadline_s),
+        ("budget_usd", sizing.budget_usd),
+        ("probability", sizing.probability),
+    ];
+    let set = limits.into_iter().filter_map(|(key, limit)| Some((key, limit?)));
+    set.fold(writer, |writer, (key, limit)| writer.with(key, limit)).value()
+}
+
 /// Tables that stand as sections; every other table is written in one line.
-const SECTIONS: &[&str] =
-    &["warm_start", "quadratic", "noisy_quadratic", "calibration", "search", "validation"];
+const SECTIONS: &[&str] = &[
+    "warm_start",
+    "quadratic",
+    "noisy_quadratic",
+    "calibration",
+    "search",
+    "validation",
+    "sizing",
+];
 
 fn print(table: toml::Table) -> String {
     let (mut lines, mut sections) = (String::new(), String::new());

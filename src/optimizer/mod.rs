@@ -11,6 +11,7 @@ pub mod elastic;
 mod goal;
 pub mod methods;
 mod search;
+mod sizing;
 pub mod study;
 mod tradeoff;
 mod verify;
@@ -21,6 +22,10 @@ pub use methods::Method;
 pub use search::{
     Candidate, Choice, Forecast, Interval, Sifted, Unstable, choices, devices, predict_choice,
     rank_candidates, scenario_of, search, sift, times_per_update,
+};
+pub use sizing::{
+    Foresight, Limits, Outlook, OutlookKeeper, Quote, cheapest, fastest, is_efficient, nearest,
+    size,
 };
 pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};
@@ -62,5 +67,7 @@ pub enum OptimizerError {
 
 #[cfg(test)]
 mod elastic_tests;
+#[cfg(test)]
+mod sizing_tests;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::OptimizerError;
 use crate::config::{Experiment, Hardware, Manner, RunConfig};
 use crate::devices::{DeviceError, DeviceName};
-use crate::predict::{Predict, Prediction, Predictor, analytic_safe_rate};
+use crate::predict::{Predict, Prediction, analytic_safe_rate};
 use crate::profile::Profile;
 use crate::run::{RunProgress, timing};
 
@@ -241,7 +241,7 @@ fn largest_rate(scenario: &Scenario, curvature: f64) -> Option<f64> {
 /// [`OptimizerError`] when a choice is impossible.
 pub fn search(
     experiment: &Experiment,
-    predictor: &Predictor,
+    predictor: &dyn Predict,
     profiles: &[Profile],
     choices: &[Choice],
     loss_target: f64,
@@ -335,7 +335,7 @@ pub fn choices(experiment: &Experiment) -> Result<Vec<Choice>, OptimizerError> {
 /// [`OptimizerError`] when it is impossible.
 pub fn predict_choice(
     experiment: &Experiment,
-    predictor: &Predictor,
+    predictor: &dyn Predict,
     profiles: &[Profile],
     choice: Choice,
 ) -> Result<Prediction, OptimizerError> {

@@ -193,7 +193,7 @@ impl Prediction {
     /// Crossings of every draw with every one of nine equally likely errors of its level, each with
     /// its probability; those that never reach the loss are left out.
     #[expect(clippy::cast_precision_loss, reason = "nine")]
-    fn what_may_happen(&self, loss: f64) -> Vec<(Crossing, f64)> {
+    pub fn what_may_happen(&self, loss: f64) -> Vec<(Crossing, f64)> {
         let mut crossings = Vec::new();
         for draw in &self.draws {
             for z in NORMAL_NINTHS {

@@ -7,6 +7,7 @@ pub mod figure;
 pub mod html;
 pub mod joined;
 pub mod runs;
+pub mod sizing;
 pub mod speed;
 pub mod study;
 pub mod table;

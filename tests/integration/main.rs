@@ -10,6 +10,7 @@ mod program;
 mod real_runs;
 mod reference;
 mod reproduce;
+mod size;
 mod study;
 mod tidy;
 mod validate;

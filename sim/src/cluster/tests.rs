@@ -218,6 +218,35 @@ proptest! {
         prop_assert!((slow - 2.0 * fast).abs() <= 1e-6 * slow + 1e-5, "{} {}", fast, slow);
     }
 
+    /// Several groups whose times vary may meet in another order at the servers, so that one waits
+    /// where it did not; then a run may be longer by a fraction of a cycle.
+    #[test]
+    fn faster_links_never_make_a_run_of_one_group_or_of_equal_ones_longer(
+        (roster, mut times) in any_roster()
+            .prop_flat_map(|roster| (Just(roster), any_phases(roster.conv_machines))),
+        factor in 1.0_f64..100.0,
+    ) {
+        if roster.groups > 1 {
+            let alike = MachineTimes { law: ServiceLaw::Constant, ..times.machines[0].clone() };
+            times.machines.fill(alike);
+            times.fc_law = ServiceLaw::Constant;
+        }
+        let faster = PhaseTimes {
+            network: times.network.clone().map(|network| NetworkTimes {
+                link: Link {
+                    bandwidth: BytesPerSecond::new(network.link.bandwidth.get() * factor)
+                        .expect("above 0"),
+                    ..network.link
+                },
+                ..network
+            }),
+            ..times.clone()
+        };
+        let makespan = |times| times_of(&scenario(roster, Timing::Phases(times))).makespan;
+        let (slow, fast) = (makespan(times), makespan(faster));
+        prop_assert!(fast <= slow, "{:?} {:?}", fast, slow);
+    }
+
     /// O6: one group is synchronous training, and a group per machine is asynchronous training.
     #[test]
     fn one_group_equals_sync_and_a_group_per_machine_equals_async_bit_for_bit(

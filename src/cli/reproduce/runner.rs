@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::super::Output;
 use super::super::failure::Failure;
 use super::super::progress::{Remarks, Silent, is_interrupted, remark};
+use super::super::run_folder::hashed;
 use super::super::runs;
 use super::call;
 use super::estimate::{Estimate, Use};
@@ -495,10 +496,7 @@ fn kept(folder: &RunFolder, run: &Planned) -> Result<Option<Kept>, Failure> {
     }))
 }
 
-/// The file of a run: a 64-bit FNV-1a hash of what fixes it.
+/// The file of a run, named after what fixes it.
 fn file_of(run: &Planned) -> String {
-    let hash = run.identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("runs/{hash:016x}.json")
+    format!("runs/{}.json", hashed(run.identity.as_bytes()))
 }

@@ -75,6 +75,9 @@ pub(super) fn summary(
             row("  90 % interval", interval(|c| c.updates));
             row("time to target (s)", Cell::optional(crossing.map(|c| c.time_s)));
             row("  90 % interval", interval(|c| c.time_s));
+            if let Some(cost) = crossing.and_then(|c| experiment.cost_usd(c.time_s)) {
+                row("cost of it (USD)", Cell::number(cost));
+            }
             let probability = prediction.probability_of_reaching(loss);
             row("probability of reaching it (%)", Cell::number(100.0 * probability));
         }

@@ -127,6 +127,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
         &[],
     ),
     ("validation.seeds=[4, 5, 6]", &[VALIDATION]),
+    ("sizing={ conv_machines = [2, 4], deadline_s = 60, probability = 0.9 }", &[]),
 ];
 
 #[test]
