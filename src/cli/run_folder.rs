@@ -16,10 +16,13 @@ use crate::report::runs::{
 };
 use crate::report::table::{LongTable, SummaryTable};
 use crate::run::{Kind, LabError, Outcome};
-use crate::store::{Manifest, RunFolder, StoreError, model_bytes, read_optional};
+use crate::store::{Claim, Manifest, RunFolder, StoreError, files_in, model_bytes, read_optional};
 
 /// Where results go without `--out`; git ignores it.
 const SCRATCH: &str = "scratch";
+
+/// The file that says what a folder holds, the only one of TOML directly in it.
+const MANIFEST: &str = "manifest.toml";
 
 /// The folder inside a run folder that holds its configuration.
 const CONFIGURATION: &str = "experiment";
@@ -28,24 +31,47 @@ const CONFIGURATION: &str = "experiment";
 ///
 /// A folder with the results of another verb is refused, whose files would be mixed with new ones;
 /// but a calibration serves whatever is done beside it, and what `trace` writes has names of its own.
+/// So is the folder of an experiment, and one that another process writes to. Several processes may
+/// share a search.
 pub fn open(output: &Output, verb: &str, name: &str) -> Result<RunFolder, Failure> {
+    let claim = if verb == "optimize" { Claim::Shared } else { Claim::Alone };
     let Some(path) = &output.out else {
-        return Ok(RunFolder::create_new(&Path::new(SCRATCH).join(format!("{verb}-{name}")))?);
+        let new = RunFolder::create_new(&Path::new(SCRATCH).join(format!("{verb}-{name}")))?;
+        return Ok(new.claim(claim)?);
     };
-    if verb != "trace"
-        && let Some(before) = verb_of(path)?.filter(|before| *before != verb)
-        && before != "calibrate"
-    {
-        let reason = format!("it holds what `{before}` has made; give another `--out`");
+    if let Some(reason) = why_not(path, verb)? {
         let (path, what) = (path.clone(), "folder for the results");
         return Err(StoreError::Content { path, what, reason }.into());
     }
-    Ok(RunFolder::create(path)?)
+    Ok(RunFolder::create(path)?.claim(claim)?)
+}
+
+/// Why a verb should not write its results into a folder.
+fn why_not(path: &Path, verb: &str) -> Result<Option<String>, Failure> {
+    if let Some(file) = settings_in(path)? {
+        let own = path.join("out");
+        return Ok(Some(format!(
+            "it holds `{file}`, and results belong in a folder of their own, such as `--out {}`",
+            own.display()
+        )));
+    }
+    let before = verb_of(path)?.filter(|before| before != verb && before != "calibrate");
+    Ok(before
+        .filter(|_| verb != "trace")
+        .map(|before| format!("it holds what `{before}` has made; give another `--out`")))
+}
+
+/// The name of an experiment or another settings file in a folder, which no verb has made.
+fn settings_in(folder: &Path) -> Result<Option<String>, Failure> {
+    let names = files_in(folder, "toml")?
+        .into_iter()
+        .filter_map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    Ok(names.into_iter().find(|name| name != MANIFEST))
 }
 
 /// The verb that has left its manifest in a folder.
 fn verb_of(folder: &Path) -> Result<Option<String>, Failure> {
-    let Some(text) = read_optional(&folder.join("manifest.toml"))? else { return Ok(None) };
+    let Some(text) = read_optional(&folder.join(MANIFEST))? else { return Ok(None) };
     let manifest: Option<toml::Table> = toml::from_str(&String::from_utf8_lossy(&text)).ok();
     let verb = manifest.as_ref().and_then(|manifest| manifest.get("verb")?.as_str());
     Ok(verb.map(str::to_owned))
@@ -82,7 +108,7 @@ pub fn write_head(
             Some(experiment.run.arithmetic().map_err(LabError::from)?.to_string());
     }
     let text = toml::to_string_pretty(&manifest).map_err(Failure::internal)?;
-    folder.write("manifest.toml", text.as_bytes())?;
+    folder.write(MANIFEST, text.as_bytes())?;
     write_experiment(folder, experiment)?;
     Ok(text)
 }
@@ -134,7 +160,7 @@ pub fn write_run(
         remarks: vec![],
         tables: vec![],
         figures: drawn,
-        manifests: vec![("manifest.toml".to_owned(), manifest)],
+        manifests: vec![(MANIFEST.to_owned(), manifest)],
     };
     folder.write("report.html", report.to_html().as_bytes())?;
     Ok(folder.write_json("summary.json", summary)?)

@@ -33,7 +33,7 @@ use crate::report::study::{figures, trial_table};
 use crate::report::table::{Cell, SummaryTable};
 use crate::run::{Kind, Outcome, RunProgress};
 use crate::runtime::Stopwatch;
-use crate::store::{RunFolder, StudyFile, TrialState};
+use crate::store::{Claim, RunFolder, StudyFile, TrialState};
 
 /// File of a study in its folder.
 const STUDY_FILE: &str = "study.sqlite";
@@ -630,7 +630,8 @@ fn resume(folder: &Path, output: Output) -> Result<(), Failure> {
     drop(file);
     let experiment = config::load(&folder.join("experiment"), &Overrides::default())?;
     let common = Common { file: folder.join("experiment"), set: Vec::new(), seed: None, output };
-    in_folder(&common, &experiment, method, &RunFolder::create(folder)?, &text)
+    let folder = RunFolder::create(folder)?.claim(Claim::Shared)?;
+    in_folder(&common, &experiment, method, &folder, &text)
 }
 
 fn export(folder: &Path, file: &Path) -> Result<(), Failure> {

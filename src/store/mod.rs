@@ -1,7 +1,7 @@
 //! Everything that is written: run folders, manifests, checkpoints.
 //!
 //! A file appears whole or not at all: it is written beside its place and renamed. A folder is
-//! found to be writable before any work starts.
+//! found to be writable before any work starts, and may be claimed against other processes.
 
 mod checkpoint;
 mod manifest;
@@ -10,6 +10,7 @@ mod study;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -41,6 +42,15 @@ pub enum StoreError {
         /// Why not.
         source: std::io::Error,
     },
+    /// Another process writes its results into a folder.
+    #[error(
+        "`{}` is in use: another process writes its results there; wait until it has ended, or give another `--out`",
+        path.display()
+    )]
+    InUse {
+        /// Where.
+        path: PathBuf,
+    },
     /// A file does not hold what it should.
     #[error("`{}` is not a usable {what}: {reason}", path.display())]
     Content {
@@ -57,6 +67,17 @@ pub enum StoreError {
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// The folder itself, open and locked while it is claimed.
+    _claim: Option<Arc<fs::File>>,
+}
+
+/// Who may write into a folder beside its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nobody.
+    Alone,
+    /// Other processes that share it likewise, such as those of one search.
+    Shared,
 }
 
 impl RunFolder {
@@ -68,7 +89,31 @@ impl RunFolder {
         let failed = |source| StoreError::Write { path: path.to_owned(), source };
         fs::create_dir_all(path).map_err(failed)?;
         tempfile::NamedTempFile::new_in(path).map_err(failed)?;
-        Ok(RunFolder { path: path.to_owned() })
+        Ok(RunFolder { path: path.to_owned(), _claim: None })
+    }
+
+    /// The same folder, kept from other processes that would claim it, as long as this value or a
+    /// copy of it lives.
+    ///
+    /// It is an advisory lock on the folder itself, so no file tells of it, reading is free, and the
+    /// system takes it away from a process that ends in whatever manner. A file system that knows no
+    /// locks keeps nobody away.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] where another process, or another claim of this one, is in the way.
+    pub fn claim(self, claim: Claim) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Read { path: self.path.clone(), source };
+        let folder = fs::File::open(&self.path).map_err(failed)?;
+        let locked = match claim {
+            Claim::Alone => folder.try_lock(),
+            Claim::Shared => folder.try_lock_shared(),
+        };
+        match locked {
+            Err(fs::TryLockError::WouldBlock) => Err(StoreError::InUse { path: self.path }),
+            Ok(()) | Err(fs::TryLockError::Error(_)) => {
+                Ok(RunFolder { _claim: Some(Arc::new(folder)), ..self })
+            }
+        }
     }
 
     /// The first of `path`, `path-2`, `path-3`, … that does not exist, made.
@@ -80,8 +125,17 @@ impl RunFolder {
             1 => path.to_owned(),
             n => PathBuf::from(format!("{}-{n}", path.display())),
         };
-        let free = (1..).map(numbered).find(|candidate| !candidate.exists());
-        Self::create(&free.expect("some number is free"))
+        if let Some(parent) = path.parent() {
+            let failed = |source| StoreError::Write { path: parent.to_owned(), source };
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        // Whoever makes a folder has it, also where several processes look for a number at a time.
+        let make = |candidate: PathBuf| match fs::create_dir(&candidate) {
+            Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => None,
+            Err(source) => Some(Err(StoreError::Write { path: candidate, source })),
+            Ok(()) => Some(Self::create(&candidate)),
+        };
+        (1..).map(numbered).find_map(make).expect("some number is free")
     }
 
     /// Where it is.

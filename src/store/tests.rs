@@ -89,3 +89,23 @@ fn new_folders_never_meet_an_old_one() {
         .collect();
     assert_eq!(names, ["run", "run-2", "run-3"]);
 }
+
+#[test]
+fn a_folder_is_claimed_by_one_or_shared_by_many_until_the_last_copy_of_the_claim_is_gone() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let claim = |claim| RunFolder::create(place.path()).expect("writable").claim(claim);
+    let alone = claim(Claim::Alone).expect("nobody else is there");
+    let copy = alone.clone();
+    drop(alone);
+    for other in [Claim::Alone, Claim::Shared] {
+        let refused = claim(other).expect_err("it is in use").to_string();
+        assert!(refused.contains(&place.path().display().to_string()), "{refused}");
+        assert!(refused.contains("in use") && refused.contains("`--out`"), "{refused}");
+    }
+    drop(copy);
+    let shared = [Claim::Shared; 2].map(|kind| claim(kind).expect("both share it"));
+    assert!(claim(Claim::Alone).is_err(), "it is shared by others");
+    drop(shared);
+    claim(Claim::Alone).expect("all are gone");
+    assert_eq!(fs::read_dir(place.path()).expect("readable").count(), 0, "no file tells of it");
+}

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bench;
 mod determinism;
+mod folders;
 mod optimize;
 mod precision;
 mod program;

@@ -101,9 +101,15 @@ pub fn code(output: &Output) -> i32 {
     output.status.code().expect("the process was not killed")
 }
 
-/// Standard error as text, without the line breaks that a diagnostic inserts.
+/// Standard error as text.
 pub fn error_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Standard error as words: without the line breaks and the frame that a diagnostic inserts.
+pub fn words(output: &Output) -> String {
+    let text = error_text(output).replace('│', " ");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Every file below a folder except the manifest, which holds time and host.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::program::{Bench, code, error_text, json_of, program, repository};
+use crate::program::{Bench, code, error_text, json_of, program, repository, words};
 
 #[test]
 fn a_trained_run_replays_with_the_same_versions_staleness_and_parameters() {
@@ -106,9 +106,7 @@ fn an_interrupted_run_saves_its_state_and_resumes_to_the_same_end() {
     let refused = |more: &[&str], why: &str| {
         let output = bench.run("train", "parts", &[&settings[..], more].concat());
         assert_eq!(output.status.code(), Some(3));
-        let words: Vec<String> =
-            error_text(&output).replace('│', " ").split_whitespace().map(str::to_owned).collect();
-        let said = words.join(" ");
+        let said = words(&output);
         assert!(said.contains(why), "{said}");
     };
     refused(&[], "it holds an interrupted one");
