@@ -6,6 +6,7 @@
 //! An import points down only:
 //!
 //! ```text
+//!  3½ files
 //!  4  data · kernels · config · store · memory · threads
 //!  5  devices · models
 //!  6  profile · runtime      the two that read the wall clock
@@ -21,6 +22,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod devices;
+mod files;
 pub mod kernels;
 mod memory;
 pub mod models;

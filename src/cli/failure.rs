@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::output::say;
+use super::output::{for_shell, say};
 use crate::config::ConfigError;
 use crate::optimizer::OptimizerError;
 use crate::optimizer::study::StudyFailure;
@@ -11,6 +11,10 @@ use crate::profile::speed::SpeedError;
 use crate::run::LabError;
 use crate::runtime::RuntimeError;
 use crate::store::{RunFolder, StudyError};
+
+/// What an interrupted simulation says.
+pub const NOTHING_KEPT: &str =
+    "interrupted; nothing is kept of an interrupted simulation, the same command begins it anew";
 
 /// A failure by who can mend it.
 #[derive(Debug)]
@@ -33,6 +37,19 @@ impl Failure {
         Failure::Input(miette::Report::from_err(error))
     }
 
+    /// A simulation was interrupted.
+    pub fn nothing_kept() -> Self {
+        Failure::Interrupted(NOTHING_KEPT.to_owned())
+    }
+
+    /// A run was interrupted whose state is in a folder.
+    pub fn resumable_in(folder: &RunFolder) -> Self {
+        Failure::Interrupted(format!(
+            "interrupted; what was done is saved; to go on, give the same command with `--resume --out {}`",
+            for_shell(folder.path())
+        ))
+    }
+
     /// A bug.
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Failure::Internal(error.to_string())
@@ -43,7 +60,7 @@ impl Failure {
         match self {
             Failure::Interrupted(text) => Failure::Interrupted(format!(
                 "{text}; to go on, give the same command with `--out {}`",
-                folder.path().display()
+                for_shell(folder.path())
             )),
             other => other,
         }

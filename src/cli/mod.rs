@@ -24,6 +24,7 @@ mod setup;
 mod size;
 mod strategies;
 mod study;
+mod surrogate;
 mod trace;
 mod tradeoff;
 mod validate;

@@ -1,6 +1,7 @@
 //! Progress on a terminal, and interruption by the user.
 
 use std::io::IsTerminal;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,15 +14,33 @@ use crate::run::RunProgress;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// What an interrupt that ends the process at once has to say.
+static FAREWELL: Mutex<Option<&str>> = Mutex::new(None);
+
 /// From now on the first interrupt asks runs to end with their state, and the second ends the
-/// process at once.
+/// process at once; so does the first where nothing would be kept.
 pub fn handle_interrupts() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
+        let farewell = FAREWELL.lock().expect("no thread panics with the lock");
+        if let Some(words) = *farewell {
+            say(format_args!("{words}"));
+            std::process::exit(130);
+        }
         if INTERRUPTED.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
     })
     .map_err(Failure::internal)
+}
+
+/// Does something of which an interrupt leaves nothing: the first one then ends the process at once,
+/// with these words.
+pub fn keeping_nothing<T>(words: &'static str, work: impl FnOnce() -> T) -> T {
+    let set = |words| *FAREWELL.lock().expect("no thread panics with the lock") = words;
+    set(Some(words));
+    let done = work();
+    set(None);
+    done
 }
 
 /// Whether the user has asked to stop.
@@ -101,6 +120,10 @@ impl RunProgress for Bar<'_> {
 
     fn is_interrupted(&self) -> bool {
         is_interrupted()
+    }
+
+    fn keeps_checkpoints(&self) -> bool {
+        self.keeper.is_some()
     }
 
     fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {

@@ -65,7 +65,7 @@ pub fn reproduce(options: &Options) -> Result<(), Failure> {
     let mut done: Vec<Reproduced> = Vec::new();
     for (expectation, planned) in wanted.iter().zip(&plans) {
         let own = Stopwatch::start();
-        let observed = runner.observe(planned)?;
+        let observed = runner.observe(planned).map_err(|failure| failure.left_in(&folder))?;
         let finding = analyse(expectation, &observed.observations);
         let checks = check(expectation, &finding, extent, observed.missing.as_deref())?;
         let out = folder.path().join(&expectation.id);

@@ -2,17 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
+use omnivore_sim::trace::Trace;
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
+use super::output::for_shell;
+use super::progress::is_interrupted;
 use super::{Output, json};
 use crate::config::{self, Experiment, Overrides, Precision, folder_name};
 use crate::data::Dataset;
 use crate::predict::Prediction;
-use crate::report::figure::{Figure, Source, draw, draw_grid};
+use crate::report::figure::{Figure, Source, draw, draw_sheets};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::runs::{
-    Against, NamedRun, curve_table, loss_figure, machine_table, update_table,
+    Against, NamedRun, curve_table, loss_figure, machine_table, update_tables,
 };
 use crate::report::table::{LongTable, SummaryTable};
 use crate::run::{Kind, LabError, Outcome};
@@ -52,7 +55,7 @@ fn why_not(path: &Path, verb: &str) -> Result<Option<String>, Failure> {
         let own = path.join("out");
         return Ok(Some(format!(
             "it holds `{file}`, and results belong in a folder of their own, such as `--out {}`",
-            own.display()
+            for_shell(&own)
         )));
     }
     let before = verb_of(path)?.filter(|before| before != verb && before != "calibrate");
@@ -146,7 +149,7 @@ pub fn write_run(
     let name = format!("g = {}", outcome.trace.groups);
     let run = NamedRun { name: &name, kind: outcome.kind, trace: &outcome.trace };
     write_table(folder, "curve", &curve_table(run)?)?;
-    write_table(folder, "updates", &update_table(run)?)?;
+    write_updates(folder, run.trace, about.verb)?;
     write_table(folder, "machines", &machine_table(run)?)?;
     if !outcome.weights.conv.is_empty() || !outcome.weights.fc.is_empty() {
         let model = model_bytes(&outcome.weights, &outcome.velocity).map_err(Failure::internal)?;
@@ -164,6 +167,20 @@ pub fn write_run(
     };
     folder.write("report.html", report.to_html().as_bytes())?;
     Ok(folder.write_json("summary.json", summary)?)
+}
+
+/// Writes a row for each update, of which there may be millions. A simulation is given up meanwhile
+/// where that is asked for; other runs are too dear for that.
+fn write_updates(folder: &RunFolder, trace: &Trace, verb: &str) -> Result<(), Failure> {
+    let gives_up = || verb == "simulate" && is_interrupted();
+    let tables = || {
+        update_tables(trace).map(|table| match table {
+            Ok(_) if gives_up() => Err(Failure::nothing_kept()),
+            table => Ok(table?),
+        })
+    };
+    folder.write_with("updates.csv", |file| LongTable::stream_csv(tables(), file))?;
+    folder.write_with("updates.parquet", |file| LongTable::stream_parquet(tables(), file))
 }
 
 fn kinds(kind: Kind, prediction: Option<&Prediction>) -> Vec<Source> {
@@ -200,23 +217,31 @@ const COLUMNS: usize = 2;
 /// A picture of one figure or of several small ones, by the name of its files.
 pub type Picture = (&'static str, Vec<Figure>);
 
-/// Writes pictures as SVG and PNG under `plots/`; returns them for a report.
+/// Writes pictures as SVG and PNG under `plots/`; returns them for a report. What has more panels than
+/// one sheet holds goes on as `NAME-2` and so on.
 pub fn write_figures(
     folder: &RunFolder,
     figures: Vec<Picture>,
 ) -> Result<Vec<ReportFigure>, Failure> {
-    figures
-        .into_iter()
-        .map(|(name, panels)| {
-            let drawn = match panels.as_slice() {
-                [alone] => draw(alone)?,
-                several => draw_grid(several, COLUMNS)?,
-            };
-            folder.write(format!("plots/{name}.svg"), drawn.svg.as_bytes())?;
-            folder.write(format!("plots/{name}.png"), &drawn.png)?;
-            Ok(ReportFigure { caption: name.replace('-', " "), drawn })
-        })
-        .collect()
+    let mut all = Vec::new();
+    for (name, panels) in figures {
+        let sheets = match panels.as_slice() {
+            [alone] => vec![draw(alone)?],
+            several => draw_sheets(several, COLUMNS)?,
+        };
+        let n_sheets = sheets.len();
+        for (number, drawn) in (1..).zip(sheets) {
+            let file = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            folder.write(format!("plots/{file}.svg"), drawn.svg.as_bytes())?;
+            folder.write(format!("plots/{file}.png"), &drawn.png)?;
+            let mut caption = name.replace('-', " ");
+            if n_sheets > 1 {
+                caption = format!("{caption}, sheet {number} of {n_sheets}");
+            }
+            all.push(ReportFigure { caption, drawn });
+        }
+    }
+    Ok(all)
 }
 
 /// Writes a table as CSV and Parquet.

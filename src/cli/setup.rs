@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
+use super::output::for_shell;
 use super::progress::{Remarks, remark};
 use super::{Common, Format, Output, json};
 use crate::config::{self, Experiment, Loaded, ObjectiveChoice, Overrides, Sweep};
@@ -33,7 +34,7 @@ pub fn open_lab(experiment: Experiment, remarks: Remarks) -> Result<Lab, Failure
 pub fn new(name: &Path) -> Result<(), Failure> {
     let folder = config::create(name)?;
     outln!("wrote `{}`", folder.display());
-    outln!("next: omnivore check {0}, then omnivore optimize {0}", folder.display());
+    outln!("next: omnivore check {0}, then omnivore optimize {0}", for_shell(&folder));
     Ok(())
 }
 

@@ -1,15 +1,16 @@
 //! The verb `trace`: a kept run's events for other programs, and where two runs part.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use omnivore_sim::cluster::Scenario;
 use omnivore_sim::trace::Trace;
 use omnivore_sim::units::{SimDuration, SimTime};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
-use super::progress::Silent;
+use super::progress::{Silent, remark};
 use super::run_folder::{self, Circumstances, write_figures, write_head, write_table};
 use super::runs::{read_state, timing_of};
 use super::{Output, TraceOptions, json};
@@ -44,11 +45,12 @@ impl Kept {
     /// virtual clock, which its configuration and seed fix.
     fn open(path: &Path) -> Result<Self, Failure> {
         let experiment = run_folder::kept_experiment(path)?;
-        if let Some(trace) = read_state(path)?.map(|kept| kept.trace()) {
+        if let Some(kept) = read_state(path)? {
+            let (kind, trace) = (kept.kind, kept.trace());
             if trace.timeline.is_empty() {
                 return Err(unusable(path, "it was made before runs kept their events; repeat it"));
             }
-            return Ok(Kept { experiment, kind: Kind::Measured, trace });
+            return Ok(Kept { experiment, kind, trace });
         }
         let summary: Summary = read_json(&path.join("summary.json"), "summary of a run")?;
         if summary.kind == Kind::Measured {
@@ -58,7 +60,7 @@ impl Kept {
             updates: summary.updates,
             ..experiment.run.scenario(timing_of(&experiment)?)
         };
-        let trace = run::simulate(&scenario, None, &Silent)?.trace;
+        let trace = run::simulate_in_detail(&scenario, &Silent)?;
         Ok(Kept { experiment, kind: summary.kind, trace })
     }
 
@@ -100,10 +102,16 @@ pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(),
         write_events(&folder, "against-", other)?;
         panels.push(picture(other, window));
         let tolerance = tolerance(options, &kept.trace)?;
+        let settings = differing(&kept.experiment, &other.experiment);
+        for setting in &settings {
+            remark(output.remarks(), &setting.describe());
+        }
+        object.insert("differing_settings".into(), json::value(&settings));
         let difference = Difference::of(&kept.trace, &other.trace, tolerance);
         folder.write_json("difference.json", &difference)?;
         let table = difference_table(&difference, &kept, other);
-        text = format!("{}\n{}\n", table.to_text(), difference.describe());
+        let settings: String = settings.iter().map(|one| one.describe() + "\n").collect();
+        text = format!("{settings}{}\n{}\n", table.to_text(), difference.describe());
         folder.write("difference.txt", text.as_bytes())?;
         object.insert("difference".into(), json::value(&difference));
     }
@@ -149,6 +157,52 @@ fn tolerance(options: &TraceOptions, trace: &Trace) -> Result<SimDuration, Failu
     let usual = || TOLERANCE * trace.time_per_update_s().unwrap_or(0.0);
     let seconds = options.tolerance_ms.map_or_else(usual, |milliseconds| milliseconds / 1e3);
     SimDuration::from_secs_f64(seconds).map_err(Failure::input)
+}
+
+/// A setting that two runs do not share, of which a comparison of their events should know.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Differing {
+    key: String,
+    first: Value,
+    second: Value,
+}
+
+impl Differing {
+    fn describe(&self) -> String {
+        let text = |value: &Value| match value {
+            Value::Null => "not set".to_owned(),
+            value => value.to_string(),
+        };
+        let Differing { key, first, second } = self;
+        format!("`{key}` differs: {} in the first run, {} in the second", text(first), text(second))
+    }
+}
+
+/// What the configurations of two runs do not have in common, key by key.
+fn differing(first: &Experiment, second: &Experiment) -> Vec<Differing> {
+    let mut found = Vec::new();
+    collect_differing("", &first.resolved_json(), &second.resolved_json(), &mut found);
+    found
+}
+
+fn collect_differing(key: &str, first: &Value, second: &Value, found: &mut Vec<Differing>) {
+    match (first, second) {
+        (Value::Object(one), Value::Object(other)) => {
+            let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for name in names {
+                let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                let of =
+                    |object: &Map<String, Value>| object.get(name).cloned().unwrap_or_default();
+                collect_differing(&inner, &of(one), &of(other), found);
+            }
+        }
+        (first, second) if first != second => found.push(Differing {
+            key: key.to_owned(),
+            first: first.clone(),
+            second: second.clone(),
+        }),
+        _ => {}
+    }
 }
 
 /// One line per actor: what its spans take in both runs, and how far they are apart.

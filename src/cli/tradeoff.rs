@@ -11,19 +11,19 @@ use super::progress::{Bar, Remarks, Silent, remark};
 use super::run_folder::{
     self, Circumstances, print_summary, write_figures, write_head, write_table,
 };
-use super::runs::quadratic;
-use super::setup::{fitted_quadratic, overrides};
+use super::setup::overrides;
+use super::surrogate::{Fitted, Surrogate, surrogate};
 use super::{Common, json};
-use crate::config::{self, Experiment, ObjectiveChoice};
+use crate::config::{self, Experiment};
 use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::{Goal, Interval, Placed, Standing, System, place, strategies};
-use crate::predict::{Calibration, Predict};
+use crate::predict::Predict;
 use crate::profile::Profile;
 use crate::report::figure::{Axis, Figure, Mark, Series, Source};
 use crate::report::table::{Cell, LongTable, SummaryTable};
-use crate::run::{self, Kind, Lab};
+use crate::run::{self, Kind};
 use crate::runtime::Stopwatch;
-use crate::store::{RunFolder, read_json};
+use crate::store::RunFolder;
 
 /// How updates to target are foreseen.
 enum Judge {
@@ -107,40 +107,17 @@ pub fn tradeoff(common: &Common) -> Result<(), Failure> {
 
 /// What judges the strategies, and this machine's times where a calibration has any.
 fn judge_of(experiment: &Experiment, remarks: Remarks) -> Result<(Judge, Vec<Profile>), Failure> {
-    let goal = || Ok::<Goal, Failure>(Goal::new(experiment.require_target()?));
-    let missing = |table: &str| {
-        experiment.refuse(
-            "objective",
-            format!("there is no table `[{table}]`"),
-            format!("add `[{table}]`"),
-        )
-    };
-    Ok(match &experiment.objective {
-        Some(ObjectiveChoice::Calibration(file)) => {
-            let calibration: Calibration = read_json(file.full(), "calibration")?;
-            let loss =
-                calibration.loss_target(experiment.require_target()?).map_err(Failure::input)?;
-            let lab = Lab::open(experiment.clone())?;
-            let predictor = calibration.predictor(&lab)?;
-            (Judge::Fitted(Box::new(predictor), loss), calibration.profiles)
+    Ok(match surrogate(experiment, remarks)? {
+        Surrogate::Fitted(fitted) => {
+            let Fitted { predictor, calibration, .. } = *fitted;
+            let target = experiment.require_target()?;
+            let loss = calibration.loss_target(target).map_err(Failure::input)?;
+            (Judge::Fitted(predictor, loss), calibration.profiles)
         }
-        Some(ObjectiveChoice::FittedQuadratic(file)) => {
-            let calibration: Calibration = read_json(file.full(), "calibration")?;
-            let loss =
-                calibration.loss_target(experiment.require_target()?).map_err(Failure::input)?;
-            let predictor = fitted_quadratic(&calibration, experiment, remarks)?;
-            (Judge::Fitted(Box::new(predictor), loss), calibration.profiles)
+        Surrogate::Quadratic(objective) => {
+            (Judge::Quadratic(objective, Goal::new(experiment.require_target()?)), Vec::new())
         }
-        Some(ObjectiveChoice::Quadratic) => {
-            let of = experiment.quadratic.as_ref().ok_or_else(|| missing("quadratic"))?;
-            (Judge::Quadratic(Box::new(quadratic(experiment, of)?), goal()?), Vec::new())
-        }
-        Some(ObjectiveChoice::NoisyQuadratic) => {
-            let of =
-                experiment.noisy_quadratic.as_ref().ok_or_else(|| missing("noisy_quadratic"))?;
-            (Judge::Quadratic(Box::new(quadratic(experiment, of)?), goal()?), Vec::new())
-        }
-        None => {
+        Surrogate::Absent => {
             let text = "no `objective` is set: times per update only, and no updates to target; `omnivore calibrate` makes a calibration, and `objective = { calibration = \"FILE\" }` takes it";
             remark(remarks, text);
             (Judge::TimesOnly, Vec::new())

@@ -1,7 +1,6 @@
 //! Files that an experiment names: where they are, what they hold, how else they can be named.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -122,7 +121,7 @@ impl ReadFailure {
 /// The text of a file of at most [`MOST_BYTES`].
 pub(super) fn read_text(path: &Path) -> Result<String, ReadFailure> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(ReadFailure::Io)?;
+    let file = crate::files::open(path).map_err(ReadFailure::Io)?;
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(ReadFailure::Io)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(ReadFailure::TooLarge);

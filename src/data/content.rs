@@ -1,7 +1,6 @@
 //! Reads a file whole, decompressing it when its name ends in `.gz`.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -21,7 +20,8 @@ pub(super) fn read(path: &Path) -> Result<(Content, Vec<u8>), DataError> {
 
 /// The bytes of `path` as they lie on disk.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
-    fs::read(path).map_err(|source| DataError::Unreadable { path: path.to_owned(), source })
+    crate::files::read(path)
+        .map_err(|source| DataError::Unreadable { path: path.to_owned(), source })
 }
 
 /// What `compressed` decompresses to; bytes after the last gzip member are an error.

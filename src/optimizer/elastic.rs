@@ -29,7 +29,7 @@ use crate::predict::{Curve, Predict, Prediction, Predictor};
 use crate::profile::Profile;
 use crate::run::{
     Attention, Lab, Lateness, Onward, Outcome, RunProgress, emulate_from, execute_from,
-    follow_from, simulate,
+    follow_from, simulate, simulate_in_detail,
 };
 
 /// Evaluations over which a time per update is measured.
@@ -480,6 +480,10 @@ impl RunProgress for Watch<'_> {
         departed || self.user.is_interrupted()
     }
 
+    fn keeps_checkpoints(&self) -> bool {
+        true
+    }
+
     fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {
         (self.elastic.keep)(self.chain, checkpoint)
     }
@@ -687,7 +691,7 @@ impl Elastic<'_> {
         let scenario = scenario_of(self.lab.experiment(), self.profiles, choice)?;
         let usual = Belief { slowness: Vec::new(), ..belief.clone() }.scenario(scenario);
         let updates = TIMED_CYCLES * u64::from(choice.groups);
-        let usual = simulate(&Scenario { updates, ..usual }, None, &())?.trace;
+        let usual = simulate_in_detail(&Scenario { updates, ..usual }, &())?;
         let windows = timed(&seen.curve);
         let from = windows.len().checked_sub(WINDOW + IN_A_ROW).map_or(0.0, |at| windows[at].1);
         let n = seen.machines.len().max(belief.slowness.len());

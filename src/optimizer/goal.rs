@@ -130,6 +130,10 @@ impl RunProgress for UntilReached<'_> {
         is_reached || self.user.is_interrupted()
     }
 
+    fn keeps_checkpoints(&self) -> bool {
+        self.user.keeps_checkpoints()
+    }
+
     fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {
         self.user.checkpoint(checkpoint)
     }

@@ -285,6 +285,24 @@ pub fn draw_grid(figures: &[Figure], columns: usize) -> Result<Drawn, FigureErro
     render(&sheet, &titles.join("; "), &lettering, figures.len())
 }
 
+/// The same on as few sheets as hold all panels, filled evenly.
+pub fn draw_sheets(figures: &[Figure], columns: usize) -> Result<Vec<Drawn>, FigureError> {
+    let panels = figures.len().max(1);
+    for sheets in 1..=panels {
+        let on_each = panels.div_ceil(sheets).next_multiple_of(columns.max(1));
+        if figures.is_empty() {
+            return Ok(vec![draw_grid(figures, columns)?]);
+        }
+        let drawn: Result<Vec<Drawn>, FigureError> =
+            figures.chunks(on_each).map(|own| draw_grid(own, columns)).collect();
+        match drawn {
+            Err(FigureError::TooLarge { .. }) if on_each > columns => {}
+            drawn => return drawn,
+        }
+    }
+    Err(FigureError::TooLarge { panels })
+}
+
 fn render(
     sheet: &Sheet,
     title: &str,

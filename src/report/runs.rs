@@ -46,14 +46,23 @@ pub fn curve_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
 }
 
 /// One row per update of the conv (or whole) model, of a merged FC model, and of every block that
-/// is updated by itself.
+/// is updated by itself, in tables of at most [`ROWS_AT_ONCE`] rows; a run without updates has an
+/// empty one.
 ///
 /// # Errors
 /// [`TableError`], which only a bug can cause.
-pub fn update_table(run: NamedRun<'_>) -> Result<LongTable, TableError> {
-    let trace = run.trace;
+pub fn update_tables(trace: &Trace) -> impl Iterator<Item = Result<LongTable, TableError>> + '_ {
     let parts = trace.fc_updates.iter().chain(&trace.block_updates);
-    let rows: Vec<&UpdateRecord> = trace.updates.iter().chain(parts).collect();
+    let mut rows = trace.updates.iter().chain(parts);
+    let n_rows = trace.updates.len() + trace.fc_updates.len() + trace.block_updates.len();
+    (0..n_rows.div_ceil(ROWS_AT_ONCE).max(1))
+        .map(move |_| update_table(&rows.by_ref().take(ROWS_AT_ONCE).collect::<Vec<_>>()))
+}
+
+/// Rows of a large table that are in memory at the same time.
+const ROWS_AT_ONCE: usize = 1 << 18;
+
+fn update_table(rows: &[&UpdateRecord]) -> Result<LongTable, TableError> {
     let part = |record: &&UpdateRecord| record.update.part.to_string();
     LongTable::new()
         .integer("time_ns", rows.iter().map(|r| r.time.as_nanos()))?

@@ -9,7 +9,7 @@ use polars::prelude::{
     ParquetReader, ParquetWriter, PolarsError, SerReader, SerWriter, Series,
 };
 use std::collections::BTreeSet;
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 
 /// Why a table could not be made, written or read.
 #[derive(Debug, thiserror::Error)]
@@ -277,6 +277,50 @@ impl LongTable {
             .with_compression(ParquetCompression::Zstd(None))
             .finish(&mut self.frame.clone())?;
         Ok(file)
+    }
+
+    /// Writes tables with the same columns under each other as one CSV file, as they come.
+    pub fn stream_csv<E: From<TableError>>(
+        tables: impl Iterator<Item = Result<Self, E>>,
+        file: &mut dyn Write,
+    ) -> Result<(), E> {
+        let mut writer = None;
+        let mut file = Some(file);
+        for table in tables {
+            let table = table?;
+            if let Some(file) = file.take() {
+                let opened = CsvWriter::new(file).batched(table.frame.schema());
+                writer = Some(opened.map_err(TableError::from)?);
+            }
+            if let Some(writer) = &mut writer {
+                writer.write_batch(&table.frame).map_err(TableError::from)?;
+            }
+        }
+        let ended = writer.map_or(Ok(()), |mut writer| writer.finish());
+        Ok(ended.map_err(TableError::from)?)
+    }
+
+    /// The same as a compressed Parquet file, with a row group for each table.
+    pub fn stream_parquet<E: From<TableError>>(
+        tables: impl Iterator<Item = Result<Self, E>>,
+        file: &mut dyn Write,
+    ) -> Result<(), E> {
+        let mut writer = None;
+        let mut file = Some(file);
+        for table in tables {
+            let table = table?;
+            if let Some(file) = file.take() {
+                let compressed =
+                    ParquetWriter::new(file).with_compression(ParquetCompression::Zstd(None));
+                let opened = compressed.batched(table.frame.schema());
+                writer = Some(opened.map_err(TableError::from)?);
+            }
+            if let Some(writer) = &mut writer {
+                writer.write_batch(&table.frame).map_err(TableError::from)?;
+            }
+        }
+        let ended = writer.map_or(Ok(0), |writer| writer.finish());
+        Ok(ended.map(drop).map_err(TableError::from)?)
     }
 
     /// Reads a Parquet file. Columns of kinds other than [`ColumnKind`] are refused.
@@ -576,6 +620,27 @@ mod tests {
                 ColumnKind::Text => assert_eq!(a.texts(&name).unwrap(), b.texts(&name).unwrap()),
             }
         }
+    }
+
+    #[test]
+    fn tables_that_are_written_as_they_come_are_one_table() {
+        let table = |from: u64, n: u64| {
+            let rows = from..from + n;
+            let name = |row: u64| format!("row {row}");
+            let table = LongTable::new().integer("row", rows.clone()).unwrap();
+            table.text("name", rows.map(name)).unwrap()
+        };
+        let pieces =
+            || [table(0, 3), table(3, 3), table(6, 1)].into_iter().map(Ok::<_, TableError>);
+        let (mut csv, mut parquet) = (Vec::new(), Vec::new());
+        LongTable::stream_csv(pieces(), &mut csv).unwrap();
+        LongTable::stream_parquet(pieces(), &mut parquet).unwrap();
+        assert_eq!(csv, table(0, 7).to_csv().unwrap());
+        assert_same(&LongTable::from_parquet(&parquet).unwrap(), &table(0, 7));
+        // What goes wrong on the way is said.
+        let broken = || [Ok(table(0, 1)), Err(check_name("No name").unwrap_err())].into_iter();
+        assert!(LongTable::stream_csv(broken(), &mut Vec::new()).is_err());
+        assert!(LongTable::stream_parquet(broken(), &mut Vec::new()).is_err());
     }
 
     fn awkward() -> LongTable {

@@ -19,7 +19,8 @@ pub use probe::{Probed, probe};
 use std::ops::ControlFlow;
 
 use omnivore_sim::cluster::{
-    self, Checkpoint, Ended, Learning, MomentumProbe, Monitor, Record, RunError, Scenario,
+    self, Checkpoint, Detail, Ended, Learning, MomentumProbe, Monitor, Next, Record, RunError,
+    Scenario,
 };
 use omnivore_sim::objective::{InitialModel, Objective};
 use omnivore_sim::protocol::{ModelServer, ModelSnapshot};
@@ -28,11 +29,12 @@ use omnivore_sim::units::SimTime;
 
 use crate::config::Measure;
 use crate::runtime::{
-    Evaluations, NetworkStages, Pacing, RuntimeError, Stages, TrainMonitor, TrainSetup, train,
+    Cadence, Evaluations, NetworkStages, Pacing, RuntimeError, Stages, Stopwatch, TrainMonitor,
+    TrainSetup, train,
 };
 
 /// Runs a scenario on the virtual clock without a real network: with a synthetic objective, or
-/// with none for times and staleness alone.
+/// with none for times and staleness alone. How everybody spent the time is only added up.
 ///
 /// # Errors
 /// [`RunError`] when the scenario is not possible.
@@ -42,10 +44,22 @@ pub fn simulate(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let learning = objective.map(|objective| Learning { start: objective.initial(), objective });
-    on_virtual_clock(Kind::Predicted, scenario, (learning, None), None, progress)
+    once(scenario, learning, Watch::adding_up(scenario, progress, None))
 }
 
-/// The same with a synthetic objective, of which the momentum of the run is measured by gradients
+/// The trace of a simulated run with who did what when in it, for which a long run needs much memory.
+///
+/// # Errors
+/// [`RunError`] when the scenario is not possible.
+pub fn simulate_in_detail(
+    scenario: &Scenario,
+    progress: &dyn RunProgress,
+) -> Result<Trace, RunError> {
+    let watch = Watch::new(scenario, progress, None);
+    Ok(once(scenario, None, Watch { detail: Detail::Everything, ..watch })?.trace)
+}
+
+/// The same as [`simulate`] with a synthetic objective, of which the momentum of the run is measured by gradients
 /// of a second copy.
 ///
 /// # Errors
@@ -57,7 +71,17 @@ pub fn simulate_with_probe(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let learning = Some(Learning { start: objective.initial(), objective });
-    on_virtual_clock(Kind::Predicted, scenario, (learning, None), Some(probed), progress)
+    once(scenario, learning, Watch::adding_up(scenario, progress, Some(probed)))
+}
+
+/// A simulated run is short enough to be repeated rather than to go on.
+fn once<'a>(
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    mut watch: Watch<'_>,
+) -> Result<Outcome, RunError> {
+    let ended = cluster::run_once(scenario, learning, &mut watch)?;
+    Ok(watch.ended(Kind::Predicted, ended))
 }
 
 /// Runs a scenario on the virtual clock with real gradients; measures the momentum where the
@@ -87,7 +111,9 @@ pub fn emulate_on(
     let start = lab.start(scenario.seed);
     let learning = Learning { objective: &mut objective, start };
     let probed = probed_objective(lab, scenario);
-    on_virtual_clock(Kind::Emulated, scenario, (Some(learning), resume), probed, progress)
+    let mut watch = Watch::new(scenario, progress, probed).keeping_checkpoints();
+    let ended = cluster::run_on(scenario, Some(learning), resume, &mut watch)?;
+    Ok(watch.ended(Kind::Emulated, ended))
 }
 
 /// A source of gradients for measuring the momentum, where the experiment asks for it.
@@ -127,22 +153,10 @@ pub fn emulate_from(
     progress: &dyn RunProgress,
 ) -> Result<Outcome, RunError> {
     let mut objective = lab.objective(scenario.seed);
-    let mut watch = Watch::new(scenario, progress, None);
+    let mut watch = Watch::new(scenario, progress, None).keeping_checkpoints();
     let learning = Learning { objective: &mut objective, start };
     let ended = cluster::run_in_motion(scenario, learning, velocity, resume, &mut watch)?;
     Ok(watch.ended(Kind::Emulated, ended))
-}
-
-fn on_virtual_clock<'a>(
-    kind: Kind,
-    scenario: &'a Scenario,
-    (learning, resume): (Option<Learning<'a>>, Option<Checkpoint>),
-    probed: Option<Box<dyn Objective>>,
-    progress: &dyn RunProgress,
-) -> Result<Outcome, RunError> {
-    let mut watch = Watch::new(scenario, progress, probed);
-    let ended = cluster::run_on(scenario, learning, resume, &mut watch)?;
-    Ok(watch.ended(kind, ended))
 }
 
 /// Follows the record of a run on the virtual clock, with real gradients if a lab is given.
@@ -296,6 +310,9 @@ struct Watch<'a> {
     progress: &'a dyn RunProgress,
     interrupted: bool,
     probe: Option<MomentumProbe>,
+    /// When checkpoints are due, where they are kept, and since when the present one is made.
+    checkpoints: Option<(Cadence, Stopwatch)>,
+    detail: Detail,
 }
 
 impl<'a> Watch<'a> {
@@ -305,14 +322,31 @@ impl<'a> Watch<'a> {
         probed: Option<Box<dyn Objective>>,
     ) -> Self {
         let probe = probed.map(|objective| MomentumProbe::new(scenario, objective));
-        Watch { progress, interrupted: false, probe }
+        let detail = Detail::Everything;
+        Watch { progress, interrupted: false, probe, checkpoints: None, detail }
     }
 
-    /// What a run left behind that may have been stopped to go on later.
-    fn ended(&self, kind: Kind, Ended { trace, model, checkpoint }: Ended) -> Outcome {
+    /// Of a run whose single spans nobody asks for.
+    fn adding_up(
+        scenario: &Scenario,
+        progress: &'a dyn RunProgress,
+        probed: Option<Box<dyn Objective>>,
+    ) -> Self {
+        Watch { detail: Detail::Totals, ..Watch::new(scenario, progress, probed) }
+    }
+
+    /// Of a run that can go on later, whose state is kept now and then if anybody keeps it.
+    fn keeping_checkpoints(self) -> Self {
+        let is_wanted = self.progress.keeps_checkpoints();
+        Watch { checkpoints: is_wanted.then(|| (Cadence::start(), Stopwatch::start())), ..self }
+    }
+
+    /// What a run left behind that may have been stopped.
+    fn ended(&self, kind: Kind, ended: Ended) -> Outcome {
+        let Ended { trace, model, is_stopped, checkpoint } = ended;
         let outcome = self.complete(finish(kind, trace, model));
         // An interruption at the last evaluation comes too late.
-        Outcome { interrupted: checkpoint.is_some(), state: checkpoint, ..outcome }
+        Outcome { interrupted: is_stopped, state: checkpoint, ..outcome }
     }
 
     /// Adds what was seen to what the run left behind.
@@ -341,6 +375,32 @@ impl Monitor for Watch<'_> {
         }
         ControlFlow::Continue(())
     }
+
+    fn detail(&self) -> Detail {
+        self.detail
+    }
+
+    fn next(&mut self) -> Next {
+        if self.progress.is_interrupted() {
+            self.interrupted = true;
+            return Next::Stop;
+        }
+        match &mut self.checkpoints {
+            Some((cadence, making)) if cadence.is_due() => {
+                *making = Stopwatch::start();
+                Next::Checkpoint
+            }
+            _ => Next::GoOn,
+        }
+    }
+
+    fn checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
+        self.progress.checkpoint(checkpoint)?;
+        if let Some((cadence, making)) = &mut self.checkpoints {
+            cadence.made(making.elapsed());
+        }
+        Ok(())
+    }
 }
 
 /// Watches a run on the wall clock.
@@ -359,5 +419,102 @@ impl TrainMonitor for TrainWatch<'_> {
 
     fn checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
         self.0.checkpoint(checkpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use omnivore_sim::cluster::Timing;
+    use omnivore_sim::hardware::ServiceLaw;
+    use omnivore_sim::objective::NoisyQuadratic;
+    use omnivore_sim::protocol::{FcPlacement, Roster, Schedule, StrategySpec, UpdateRule};
+    use omnivore_sim::rng::Seed;
+    use omnivore_sim::units::SimDuration;
+
+    use super::*;
+
+    /// Keeps every state that it is given, until it cannot any more.
+    struct Keeper {
+        kept: Mutex<Vec<Checkpoint>>,
+        room: usize,
+    }
+
+    impl RunProgress for Keeper {
+        fn keeps_checkpoints(&self) -> bool {
+            true
+        }
+
+        fn checkpoint(&self, checkpoint: Checkpoint) -> Result<(), String> {
+            let mut kept = self.kept.lock().expect("no thread panics with the lock");
+            kept.push(checkpoint);
+            if kept.len() > self.room { Err("there is no room".to_owned()) } else { Ok(()) }
+        }
+    }
+
+    fn scenario() -> Scenario {
+        Scenario {
+            roster: Roster {
+                conv_machines: 3,
+                groups: 3,
+                fc: FcPlacement::Replicated,
+                mini_batch: 4,
+            },
+            strategy: StrategySpec::Async,
+            rule: UpdateRule { learning_rate: 0.02, explicit_momentum: 0.3, weight_decay: 0.0 },
+            schedule: Schedule::Constant,
+            before: 0,
+            timing: Timing::WholeCycle {
+                mean: SimDuration::from_millis(10),
+                law: ServiceLaw::Exponential,
+            },
+            updates: 40,
+            evaluate_every: 10,
+            divergence_loss: f64::INFINITY,
+            seed: Seed(1),
+            disruptions: omnivore_sim::cluster::Disruptions::default(),
+        }
+    }
+
+    /// A run as `emulate` carries it out, on a quadratic.
+    fn carry_out(
+        resume: Option<Checkpoint>,
+        progress: &dyn RunProgress,
+    ) -> Result<Outcome, RunError> {
+        let scenario = scenario();
+        let mut objective =
+            NoisyQuadratic::new(vec![1.0, 0.3], vec![0.5; 2], vec![1.0; 2], 0.0, scenario.seed)
+                .expect("a possible quadratic");
+        let start = objective.initial();
+        let mut watch = Watch::new(&scenario, progress, None).keeping_checkpoints();
+        watch.checkpoints = watch.checkpoints.map(|(_, making)| (Cadence::hasty(), making));
+        let learning = Learning { objective: &mut objective, start };
+        let ended = cluster::run_on(&scenario, Some(learning), resume, &mut watch)?;
+        Ok(watch.ended(Kind::Emulated, ended))
+    }
+
+    #[test]
+    fn a_killed_emulation_goes_on_from_any_state_that_it_had_kept() {
+        let keeper = Keeper { kept: Mutex::default(), room: usize::MAX };
+        let whole = carry_out(None, &keeper).expect("possible");
+        assert!(!whole.interrupted && whole.state.is_none(), "it has ended");
+        let kept = keeper.kept.into_inner().expect("the run has ended");
+        assert!(!kept.is_empty(), "states were kept on the way");
+        for state in kept {
+            let resumed = carry_out(Some(state), &()).expect("possible");
+            assert_eq!(resumed.trace, whole.trace);
+            assert_eq!(
+                (resumed.weights, resumed.velocity),
+                (whole.weights.clone(), whole.velocity.clone())
+            );
+        }
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_kept_ends_the_run() {
+        let keeper = Keeper { kept: Mutex::default(), room: 0 };
+        let refused = carry_out(None, &keeper).expect_err("there is no room").to_string();
+        assert_eq!(refused, "cannot keep a checkpoint: there is no room");
     }
 }

@@ -96,7 +96,12 @@ pub trait RunProgress: Sync {
         false
     }
 
-    /// Given the state of a real run now and then.
+    /// Whether an emulated run is to give its state now and then; a real one always does.
+    fn keeps_checkpoints(&self) -> bool {
+        false
+    }
+
+    /// Given the state of a run now and then.
     ///
     /// # Errors
     /// What went wrong in keeping it; the run then ends.

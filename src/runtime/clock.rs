@@ -42,6 +42,45 @@ impl WallClock {
     }
 }
 
+/// Wall time between two checkpoints of a run.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+
+/// At least so many times as long as a checkpoint took passes before the next one.
+const TIMES_A_CHECKPOINT: u32 = 20;
+
+/// When the next checkpoint of a run is due: every 30 s, and less often where making one takes long.
+#[derive(Clone, Copy, Debug)]
+pub struct Cadence {
+    every: Duration,
+    /// When the last checkpoint was made, or the run began.
+    since: Instant,
+    /// How long it took.
+    took: Duration,
+}
+
+impl Cadence {
+    /// That of a run which begins now.
+    pub fn start() -> Self {
+        Cadence { every: CHECKPOINT_EVERY, since: Instant::now(), took: Duration::ZERO }
+    }
+
+    /// Whether it is time for a checkpoint.
+    pub fn is_due(&self) -> bool {
+        self.since.elapsed() > self.every.max(TIMES_A_CHECKPOINT * self.took)
+    }
+
+    /// One at which every checkpoint is due that takes no time.
+    #[cfg(test)]
+    pub fn hasty() -> Self {
+        Cadence { every: Duration::ZERO, ..Cadence::start() }
+    }
+
+    /// A checkpoint has been made now, which took so long.
+    pub fn made(&mut self, took: Duration) {
+        (self.since, self.took) = (Instant::now(), took);
+    }
+}
+
 fn nanoseconds(span: Duration) -> SimDuration {
     SimDuration::from_nanos(u64::try_from(span.as_nanos()).expect("a run ends within 584 years"))
 }
@@ -59,5 +98,22 @@ impl Stopwatch {
     /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_are_due_after_a_while_and_after_twenty_times_what_one_took() {
+        let mut cadence = Cadence::hasty();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(cadence.is_due());
+        assert!(!Cadence::start().is_due(), "a run has just begun");
+        cadence.made(Duration::from_secs(3));
+        assert!(!cadence.is_due(), "making them would take a twentieth of the time");
+        cadence.since -= Duration::from_secs(61);
+        assert!(cadence.is_due());
     }
 }

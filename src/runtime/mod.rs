@@ -18,7 +18,7 @@ mod outstanding;
 mod shared;
 mod workers;
 
-pub use clock::Stopwatch;
+pub use clock::{Cadence, Stopwatch};
 pub use coordinator::{Evaluations, TrainOutcome, TrainSetup, train};
 pub use workers::{Activations, FcPass, NetworkStages, Stages};
 

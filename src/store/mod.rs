@@ -151,6 +151,29 @@ impl RunFolder {
         write_atomically(&self.path.join(name), content)
     }
 
+    /// Writes a file piece by piece, for one that is too large to be held in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason, or what `fill` says; a file of that name is
+    /// then as it was.
+    pub fn write_with<E: From<StoreError>>(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let path = self.path.join(name);
+        let mut file = Beside::new(&path)?;
+        let mut writer = Remembering { inner: &mut file.0, failure: None };
+        let filled = fill(&mut writer);
+        match writer.failure {
+            Some(source) => Err(StoreError::Write { path, source }.into()),
+            None => {
+                filled?;
+                Ok(file.into_place(&path)?)
+            }
+        }
+    }
+
     /// Writes a value as JSON, indented.
     ///
     /// # Errors
@@ -257,20 +280,63 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    fs::read(path).map_err(|source| StoreError::Read { path: path.to_owned(), source })
+    crate::files::read(path).map_err(|source| StoreError::Read { path: path.to_owned(), source })
 }
 
 fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let mut file = Beside::new(path)?;
     let failed = |source| StoreError::Write { path: path.to_owned(), source };
-    let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    fs::create_dir_all(folder).map_err(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(content).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    let readable_by_all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    file.as_file().set_permissions(readable_by_all).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    file.0.write_all(content).map_err(failed)?;
+    file.into_place(path)
+}
+
+/// Remembers why something could not be written, whatever those who wrote it make of that.
+struct Remembering<W> {
+    inner: W,
+    failure: Option<std::io::Error>,
+}
+
+impl<W: Write> Remembering<W> {
+    fn noted<T>(&mut self, result: std::io::Result<T>) -> std::io::Result<T> {
+        result.map_err(|error| {
+            let same = std::io::Error::new(error.kind(), error.to_string());
+            self.failure.get_or_insert(error);
+            same
+        })
+    }
+}
+
+impl<W: Write> Write for Remembering<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.inner.write(bytes);
+        self.noted(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let flushed = self.inner.flush();
+        self.noted(flushed)
+    }
+}
+
+/// A file that is written beside its place, and gone if it never gets there.
+struct Beside(tempfile::NamedTempFile);
+
+impl Beside {
+    fn new(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Write { path: path.to_owned(), source };
+        let folder = path.parent().unwrap_or_else(|| Path::new("."));
+        fs::create_dir_all(folder).map_err(failed)?;
+        Ok(Beside(tempfile::NamedTempFile::new_in(folder).map_err(failed)?))
+    }
+
+    fn into_place(self, path: &Path) -> Result<(), StoreError> {
+        let failed = |source| StoreError::Write { path: path.to_owned(), source };
+        self.0.as_file().sync_all().map_err(failed)?;
+        let readable_by_all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        self.0.as_file().set_permissions(readable_by_all).map_err(failed)?;
+        self.0.persist(path).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -155,6 +155,14 @@ pub enum StudyError {
         /// Why.
         source: rusqlite::Error,
     },
+    /// What is there is no file.
+    #[error("cannot use the study `{}`", path.display())]
+    NoFile {
+        /// Where.
+        path: PathBuf,
+        /// What it is.
+        source: std::io::Error,
+    },
     /// There is no such file.
     #[error("there is no study `{}`; `omnivore optimize` makes one", path.display())]
     Missing {
@@ -246,6 +254,10 @@ impl StudyFile {
 
     fn connect(path: &Path, flags: OpenFlags) -> Result<Self, StudyError> {
         let failed = |source| StudyError::Database { path: path.to_owned(), source };
+        if path.exists() {
+            let failed = |source| StudyError::NoFile { path: path.to_owned(), source };
+            crate::files::check(path).map_err(failed)?;
+        }
         let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
         // A change survives the loss of power once its transaction has ended.

@@ -109,3 +109,33 @@ fn a_folder_is_claimed_by_one_or_shared_by_many_until_the_last_copy_of_the_claim
     claim(Claim::Alone).expect("all are gone");
     assert_eq!(fs::read_dir(place.path()).expect("readable").count(), 0, "no file tells of it");
 }
+
+#[test]
+fn a_file_that_is_written_piece_by_piece_appears_whole_or_not_at_all() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let folder = RunFolder::create(place.path()).expect("writable");
+    let write = |pieces: usize, end: Result<(), StoreError>| {
+        folder.write_with("table", |file| {
+            (0..pieces).for_each(|_| file.write_all(b"piece ").expect("writable"));
+            end
+        })
+    };
+    let given_up = || StoreError::InUse { path: place.path().to_owned() };
+    let content = || fs::read_to_string(place.path().join("table")).ok();
+    write(1, Err(given_up())).expect_err("given up");
+    assert_eq!(content(), None);
+    write(2, Ok(())).expect("writable");
+    write(3, Err(given_up())).expect_err("given up");
+    assert_eq!(content().as_deref(), Some("piece piece "));
+    assert_eq!(fs::read_dir(place.path()).expect("readable").count(), 1, "nothing is left over");
+}
+
+/// A device that is always full.
+#[test]
+fn what_cannot_be_written_is_remembered_whatever_the_writer_says_of_it() {
+    let full = fs::File::options().write(true).open("/dev/full").expect("it is there");
+    let mut writer = Remembering { inner: full, failure: None };
+    writer.write_all(b"piece").expect_err("there is no room");
+    let failure = writer.failure.expect("it was remembered");
+    assert_eq!(failure.kind(), std::io::ErrorKind::StorageFull);
+}

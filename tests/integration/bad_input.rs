@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::program::{Bench, SHORT_RUN, code, error_text};
+use crate::program::{Bench, SHORT_RUN, code, error_text, words};
 
 /// Runs `emulate` on the short run with one text replaced; checks exit code, message, and that
 /// nothing was left behind.
@@ -115,5 +115,65 @@ fn a_damaged_recorded_run_is_refused_and_not_followed() {
         let output = replay.output().expect("it starts");
         assert_eq!(code(&output), 3, "{}", error_text(&output));
         assert!(error_text(&output).contains("state.json"), "{}", error_text(&output));
+    }
+}
+
+/// Nobody waits for a pipe that nobody writes to, wherever a file belongs.
+#[cfg(unix)]
+#[test]
+fn a_pipe_a_device_or_a_folder_where_a_file_belongs_is_refused_at_once() {
+    let bench = Bench::new();
+    let pipe = bench.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo is there").success());
+    fs::create_dir(bench.path("folder")).expect("writable");
+    for folder in ["data", "cifar", "study", "damaged"] {
+        fs::create_dir(bench.path(folder)).expect("writable");
+    }
+    let linked = |name: &str| std::os::unix::fs::symlink(&pipe, bench.path(name));
+    for name in ["data/train-images-idx3-ubyte", "cifar/data_batch_1.bin", "cifar/test_batch.bin"] {
+        linked(name).expect("writable");
+    }
+    linked("study/study.sqlite").expect("writable");
+    bench.json("emulate", "run", &["--set", "updates=4"]);
+    let run = bench.path("run");
+    let refused = |arguments: &[&str], what: &str| {
+        let mut command = crate::program::program();
+        let output = command.args(arguments).output().expect("it starts");
+        let said = words(&output);
+        assert_eq!(code(&output), 3, "{arguments:?}: {said}");
+        assert!(said.contains(what), "{arguments:?}: {said}");
+    };
+    let text = |path: std::path::PathBuf| path.display().to_string();
+    let (pipe, file, folder) =
+        (text(pipe), text(bench.path("run.toml")), text(bench.path("folder")));
+    for (path, what) in [
+        (pipe.as_str(), "it is a named pipe, not a file"),
+        ("/dev/zero", "it is a device, not a file"),
+        (folder.as_str(), "it is a folder, not a file"),
+    ] {
+        for key in ["network", "hardware"] {
+            refused(&["check", &file, "--set", &format!("{key}=\"{path}\"")], what);
+        }
+        let objective = format!("objective={{ calibration = \"{path}\" }}");
+        refused(&["simulate", &file, "--set", &objective], what);
+        let law = format!("service={{ empirical = \"{path}\" }}");
+        refused(&["check", &file, "--set", &law], what);
+    }
+    refused(&["check", &pipe], "it is a named pipe, not a file");
+    refused(&["check", "/dev/zero"], "it is a device, not a file");
+    let of_data = |kind: &str, folder: &str| {
+        let data = format!("data={{ {kind} = \"{}\" }}", text(bench.path(folder)));
+        refused(&["emulate", &file, "--set", &data], "it is a named pipe, not a file");
+    };
+    of_data("fashion_mnist", "data");
+    of_data("cifar10", "cifar");
+    let study = text(bench.path("study"));
+    refused(&["study", "show", &study], "it is a named pipe, not a file");
+    // What a run has kept may have become something else, too.
+    for name in ["model.safetensors", "experiment/run.toml"] {
+        fs::remove_file(run.join(name)).expect("it was there");
+        std::os::unix::fs::symlink(bench.path("pipe"), run.join(name)).expect("writable");
+        refused(&["evaluate", &text(run.clone())], "it is a named pipe, not a file");
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::program::{Bench, code, files, json_of, program, repository, words};
 
@@ -73,7 +74,7 @@ fn a_process_that_is_killed_leaves_its_folder_to_others() {
     let is_claimed = || File::open(bench.path("out")).is_ok_and(|out| out.try_lock().is_err());
     while !is_claimed() {
         assert!(running.try_wait().expect("a child").is_none(), "it ended at once");
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     let second = bench.run("emulate", "out", &[]);
     assert_eq!(code(&second), 3, "{}", words(&second));
@@ -81,6 +82,37 @@ fn a_process_that_is_killed_leaves_its_folder_to_others() {
     running.kill().expect("it was started");
     running.wait().expect("it was killed");
     bench.json("emulate", "out", &["--set", "updates=4"]);
+}
+
+/// Nothing of a simulation is kept but its results, so nothing is to be waited for.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_simulation_ends_at_once_and_says_that_nothing_is_kept() {
+    let bench = Bench::new();
+    for objective in ["noisy_quadratic", ""] {
+        let out = bench.path(&format!("out-{objective}"));
+        let mut running = program();
+        running.arg("simulate").arg(bench.path("run.toml")).args(["--set", "updates=100000000"]);
+        if !objective.is_empty() {
+            running.args(["--set", &format!("objective={objective}")]);
+        }
+        running.arg("--out").arg(&out).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut running = running.spawn().expect("the program starts");
+        while !out.exists() {
+            assert!(running.try_wait().expect("a child").is_none(), "it ended at once");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let asked = Instant::now();
+        let pid = running.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-INT", &pid]).status();
+        assert!(sent.expect("kill is there").success());
+        let output = running.wait_with_output().expect("it ends");
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert_eq!(code(&output), 130);
+        assert!(words(&output).contains("nothing is kept"), "{}", words(&output));
+        assert!(files(&out).is_empty(), "nothing is kept");
+    }
 }
 
 #[test]

@@ -112,6 +112,15 @@ fn a_calibration_serves_simulate_with_an_interval() {
         number(point, "low") <= number(point, "loss")
             && number(point, "loss") <= number(point, "high")
     }));
+    // Which seed did what: the loss is foretold under those of the calibration.
+    let again = bench.json("simulate", "again", &["--set", &setting, "--seed", "8"]);
+    let seeds = serde_json::json!({ "times_and_staleness": 8, "loss": [1, 2] });
+    assert_eq!((&again["seed"], &again["seeds"]), (&serde_json::json!(8), &seeds));
+    let told = bench.run("simulate", "told", &["--set", &setting]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    for line in ["seed of times and staleness", "1, 2 (`predictor_seeds` of the calibration)"] {
+        assert!(told.contains(line), "{told}");
+    }
     let other = ["--set", &setting, "--set", "mini_batch=16"];
     let refused = bench.run("simulate", "other", &other);
     assert_eq!(code(&refused), 3, "a calibration serves its own mini-batch only");

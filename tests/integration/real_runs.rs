@@ -20,6 +20,8 @@ fn a_trained_run_replays_with_the_same_versions_staleness_and_parameters() {
         let expected =
             serde_json::json!({ "versions": true, "staleness": true, "parameters": true });
         assert_eq!(replayed["replayed"], expected, "{fc}");
+        assert_eq!(replayed["kind"], "measured", "its times are those of the recorded run");
+        assert_eq!(replayed["makespan_s"], trained["makespan_s"]);
         assert_eq!(replayed["staleness"]["histogram"], trained["staleness"]["histogram"]);
     }
 }
@@ -134,6 +136,19 @@ fn an_emulated_run_that_was_interrupted_ends_byte_for_byte_as_it_would_have() {
     let settings = ["--set", strategy, "--set", "updates=3000", "--set", "evaluate_every=50"];
     bench.json("emulate", "whole", &settings);
     interrupt(&bench, "emulate", "parts", &settings);
+    // Until it has ended its state is there, of which others see what it is.
+    let of_parts = |verb: &str| {
+        let mut command = program();
+        command.arg(verb).arg(bench.path("parts")).arg("--out").arg(bench.path(verb));
+        json_of(&command.args(["--json", "--quiet"]).output().expect("it starts"))
+    };
+    assert_eq!(of_parts("trace")["kind"], "emulated");
+    assert_eq!(of_parts("replay")["kind"], "emulated");
+    let killed = bench.path("parts/manifest.toml");
+    std::fs::remove_file(killed).expect("one that is killed has none");
+    let output = bench.run("train", "parts", &[&settings[..], &["--resume"]].concat());
+    assert_eq!(code(&output), 3);
+    assert!(words(&output).contains("resume it by the verb that began it"), "{}", words(&output));
     bench.json("emulate", "parts", &[&settings[..], &["--resume"]].concat());
     for file in ["model.safetensors", "curve.csv", "updates.csv", "machines.csv"] {
         let read = |name: &str| std::fs::read(bench.path(name).join(file)).expect("written");

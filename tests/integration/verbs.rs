@@ -187,6 +187,7 @@ fn a_kept_run_is_traced_and_a_simulation_does_not_part_from_its_emulation() {
     assert!(object["events"].as_u64() > Some(100), "{object}");
     let difference = &object["difference"];
     assert!(difference["first_in_order"].is_null() && difference["first_in_time"].is_null());
+    assert_eq!(object["differing_settings"], serde_json::json!([]), "they are of one scenario");
     for name in [
         "events.csv",
         "events.parquet",
@@ -200,6 +201,30 @@ fn a_kept_run_is_traced_and_a_simulation_does_not_part_from_its_emulation() {
     let perfetto = std::fs::read(bench.path("trace/perfetto.json")).expect("it was written");
     let perfetto: serde_json::Value = serde_json::from_slice(&perfetto).expect("it is JSON");
     assert!(perfetto["traceEvents"].as_array().is_some_and(|events| events.len() > 100));
+}
+
+#[test]
+fn runs_of_different_scenarios_are_compared_with_a_remark_on_every_setting_that_differs() {
+    let bench = Bench::new();
+    bench.json("simulate", "first", &[]);
+    let settings = ["--set", "groups=4", "--set", "objective=noisy_quadratic", "--seed", "8"];
+    bench.json("simulate", "second", &settings);
+    let mut command = program();
+    command.arg("trace").arg(bench.path("first")).arg("--against").arg(bench.path("second"));
+    let output = command.arg("--out").arg(bench.path("trace")).output().expect("it starts");
+    assert_eq!(code(&output), 0, "{}", error_text(&output));
+    let written = std::fs::read_to_string(bench.path("trace/difference.txt")).expect("readable");
+    for text in [error_text(&output), written] {
+        for line in [
+            "`groups` differs: 2 in the first run, 4 in the second",
+            "`machines_per_group` differs: 2 in the first run, 1 in the second",
+            "`seed` differs: 7 in the first run, 8 in the second",
+            "`objective` differs: not set in the first run, \"noisy_quadratic\" in the second",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert_eq!(text.matches(" differs: ").count(), 4, "{text}");
+    }
 }
 
 /// A real run takes its own time, not that of a cluster which it was not paced to.

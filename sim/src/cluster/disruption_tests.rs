@@ -80,6 +80,40 @@ impl Monitor for Until {
     }
 }
 
+/// Wants something once, after a number of events; holds the checkpoint that it was given.
+struct Once {
+    after: u32,
+    wants: Next,
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Monitor for Once {
+    fn evaluated(&mut self, _: &CurvePoint) -> std::ops::ControlFlow<()> {
+        std::ops::ControlFlow::Continue(())
+    }
+    fn next(&mut self) -> Next {
+        let left = self.after;
+        self.after = left.wrapping_sub(1);
+        if left == 0 { self.wants } else { Next::GoOn }
+    }
+    fn checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
+        self.checkpoint = Some(checkpoint);
+        Ok(())
+    }
+}
+
+/// Wants to know how much time was spent, and not on what.
+struct Accountant;
+
+impl Monitor for Accountant {
+    fn evaluated(&mut self, _: &CurvePoint) -> std::ops::ControlFlow<()> {
+        std::ops::ControlFlow::Continue(())
+    }
+    fn detail(&self) -> Detail {
+        Detail::Totals
+    }
+}
+
 fn objective(scenario: &Scenario) -> NoisyQuadratic {
     NoisyQuadratic::new(vec![1.0, 0.3], vec![0.5; 2], vec![1.0, -1.0], 0.0, scenario.seed)
         .expect("a possible quadratic")
@@ -283,6 +317,42 @@ proptest! {
         // As text: a loss that is no number equals itself.
         prop_assert_eq!(format!("{:?}", resumed.trace), format!("{trace:?}"));
         prop_assert_eq!(resumed.model.contents(), model.contents());
+    }
+
+    /// Who spent how much time on what, and how much was sent, is the same if it is added up at once.
+    #[test]
+    fn a_trace_of_totals_is_the_whole_one_without_its_timeline(scenario in any_scenario()) {
+        prop_assume!(is_possible(&scenario));
+        let whole = times_of(&scenario);
+        let (totals, _) = run(&scenario, None, &mut Accountant).expect("possible");
+        prop_assert_eq!(totals, Trace { timeline: Vec::new(), ..whole });
+    }
+
+    /// The same between any two events; and keeping a checkpoint changes nothing, which is the one
+    /// of a run that is stopped there.
+    #[test]
+    fn a_run_goes_on_from_between_any_two_events_whether_it_was_stopped_or_killed(
+        scenario in any_scenario(), after in 0_u32..400,
+    ) {
+        prop_assume!(is_possible(&scenario));
+        let (trace, model, _) = learn(&scenario);
+        let go_on = |from: Option<Checkpoint>, monitor: &mut dyn Monitor| {
+            let mut objective = objective(&scenario);
+            let start = objective.initial();
+            let learning = Some(Learning { objective: &mut objective, start });
+            run_on(&scenario, learning, from, monitor).expect("possible")
+        };
+        let once = |wants| Once { after, wants, checkpoint: None };
+        let (mut keeps, mut stops) = (once(Next::Checkpoint), once(Next::Stop));
+        let (whole, stopped) = (go_on(None, &mut keeps), go_on(None, &mut stops));
+        prop_assert_eq!(stopped.is_stopped, keeps.checkpoint.is_some());
+        prop_assert_eq!(format!("{:?}", stopped.checkpoint), format!("{:?}", keeps.checkpoint));
+        let resumed = go_on(keeps.checkpoint, &mut Unmonitored);
+        for ended in [whole, resumed] {
+            // As text: a loss that is no number equals itself.
+            prop_assert_eq!(format!("{:?}", ended.trace), format!("{trace:?}"));
+            prop_assert_eq!(ended.model.contents(), model.contents());
+        }
     }
 
     /// What never happens changes nothing.

@@ -15,8 +15,9 @@ pub use disruption::{
 };
 pub use momentum::{MomentumError, MomentumEstimate, MomentumProbe, MomentumReport};
 pub use run::{
-    Ended, Learning, Monitor, Record, RunError, Scenario, Unmonitored, UpdatesOnly, answer_to,
-    letter_after, message_after, message_sizes, replay, run, run_in_motion, run_on, run_strategy,
+    Ended, Learning, Monitor, Next, Record, RunError, Scenario, Unmonitored, UpdatesOnly,
+    answer_to, letter_after, message_after, message_sizes, replay, run, run_in_motion, run_on,
+    run_once, run_strategy,
 };
 pub use timing::{
     Affine, Clockwork, Crossing, LayerTimes, Letter, MachineTimes, NetworkTimes, Passage,

@@ -110,6 +110,9 @@ pub enum RunError {
         /// What happens here.
         here: String,
     },
+    /// A checkpoint could not be kept.
+    #[error("cannot keep a checkpoint: {0}")]
+    Checkpoint(String),
     /// Nothing can happen any more though no machine came or went: a mistake of the strategy. Where
     /// machines do, a stall is a result ([`Trace::stalled`]).
     #[error("the run stalled at {time} after {updates} updates: {}", describe(blocked))]
@@ -129,10 +132,34 @@ fn describe(blocked: &[Blocked]) -> String {
     lines.join("; ")
 }
 
+/// What a run does next, between two events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes on.
+    GoOn,
+    /// It gives a checkpoint to its monitor, if it is one that can go on later, and goes on.
+    Checkpoint,
+    /// It stops.
+    Stop,
+}
+
 /// Follows a run while it goes on, and may end it.
 pub trait Monitor {
     /// Told of every evaluation.
     fn evaluated(&mut self, point: &CurvePoint) -> ControlFlow<()>;
+
+    /// Asked after every event, once all that follows from it is done.
+    fn next(&mut self) -> Next {
+        Next::GoOn
+    }
+
+    /// Given the checkpoint that it has asked for.
+    ///
+    /// # Errors
+    /// What went wrong in keeping it; the run then ends.
+    fn checkpoint(&mut self, _checkpoint: Checkpoint) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Told of the model at the beginning and after every update of the conv (or whole) model.
     fn updated(&mut self, _model: &ModelSnapshot) {}
@@ -181,8 +208,22 @@ pub fn run<'a>(
     learning: Option<Learning<'a>>,
     monitor: &mut dyn Monitor,
 ) -> Result<(Trace, ModelServer), RunError> {
+    let Ended { trace, model, .. } = run_once(scenario, learning, monitor)?;
+    Ok((trace, model))
+}
+
+/// Runs a scenario on the virtual clock that never goes on once it is stopped: it has no checkpoint,
+/// and so need not remember its events.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_once<'a>(
+    scenario: &'a Scenario,
+    learning: Option<Learning<'a>>,
+    monitor: &mut dyn Monitor,
+) -> Result<Ended, RunError> {
     let mut strategy = strategy(scenario.strategy, scenario.roster)?;
-    run_strategy(&mut *strategy, scenario, learning, monitor)
+    drive(&mut *strategy, scenario, learning, Origin::Rest, monitor)
 }
 
 /// What a run leaves behind that may have been stopped to go on later.
@@ -192,7 +233,9 @@ pub struct Ended {
     pub trace: Trace,
     /// The model.
     pub model: ModelServer,
-    /// Where it goes on, if the monitor has stopped it.
+    /// Whether the monitor has stopped it.
+    pub is_stopped: bool,
+    /// Where it goes on then, if it can.
     pub checkpoint: Option<Checkpoint>,
 }
 
@@ -314,6 +357,9 @@ fn drive<'a>(
         monitor.event(now, event);
         strategy.handle(now, event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
+        if end.is_none() {
+            end = driver.ask(monitor)?;
+        }
     }
     Ok(driver.close(end.expect("the loop ends when the run does")))
 }
@@ -366,6 +412,9 @@ pub fn replay<'a>(
         monitor.event(*time, *event);
         strategy.handle(*time, *event, &mut actions)?;
         end = driver.carry_out_all(&mut actions, monitor)?;
+        if end.is_none() {
+            end = driver.ask(monitor)?;
+        }
     }
     let Ended { trace, model, .. } = driver.close(end.unwrap_or(RunEnd::Stopped));
     Ok((trace, model))
@@ -459,7 +508,9 @@ impl<'a> Driver<'a> {
             replicas: Replicas::new(roster.conv_machines),
             attempts: vec![0; roster.conv_machines as usize],
             fate: Fate::new(&scenario.disruptions, *roster),
-            witness: Witness::new(*roster, *divergence_loss).telling(detail),
+            witness: Witness::new(*roster, *divergence_loss)
+                .telling(detail)
+                .expecting(scenario.updates),
             crossing: BTreeMap::new(),
             n_sent: 0,
             told: None,
@@ -916,24 +967,61 @@ impl<'a> Driver<'a> {
         over.then_some(RunEnd::Complete)
     }
 
-    fn close(mut self, end: RunEnd) -> Ended {
+    /// Asks the monitor whether the run goes on, and gives it the checkpoint that it asks for.
+    fn ask(&self, monitor: &mut dyn Monitor) -> Result<Option<RunEnd>, RunError> {
+        match monitor.next() {
+            Next::GoOn => Ok(None),
+            Next::Stop => Ok(Some(RunEnd::Stopped)),
+            Next::Checkpoint => {
+                if let Some(events) = self.told.clone() {
+                    let witness = self.witness.clone();
+                    let trace = closed(witness, &self.crossing, self.now(), RunEnd::Stopped);
+                    let checkpoint = state(events, (&self.server, &self.replicas), trace);
+                    monitor.checkpoint(checkpoint).map_err(RunError::Checkpoint)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn close(self, end: RunEnd) -> Ended {
         let now = self.now();
         let is_stopped = end == RunEnd::Stopped;
-        // What shares a link at the end arrives some time after it.
-        let later = now + SimDuration::from_nanos(1);
-        for sent in std::mem::take(&mut self.crossing).into_values() {
-            self.witness.message(sent.machine, sent.at, later.max(sent.at), sent.message);
-        }
-        let trace = self.witness.close(now, end);
-        let checkpoint = self.told.filter(|_| is_stopped).map(|events| Checkpoint {
-            record: Record { events },
-            model: self.server.contents(),
-            machines: self.replicas.holdings(),
-            activation_gradients: Vec::new(),
-            trace: trace.clone(),
-        });
-        Ended { trace, model: self.server, checkpoint }
+        let trace = closed(self.witness, &self.crossing, now, end);
+        let events = self.told.filter(|_| is_stopped);
+        let state = |events| state(events, (&self.server, &self.replicas), trace.clone());
+        let checkpoint = events.map(state);
+        Ended { trace, model: self.server, is_stopped, checkpoint }
     }
+}
+
+/// The state of a run with these events and models, and what happened so far.
+fn state(
+    events: Vec<(SimTime, Event)>,
+    (server, replicas): (&ModelServer, &Replicas),
+    trace: Trace,
+) -> Checkpoint {
+    Checkpoint {
+        record: Record { events },
+        model: server.contents(),
+        machines: replicas.holdings(),
+        activation_gradients: Vec::new(),
+        trace,
+    }
+}
+
+/// The trace of a run that ends now; what shares a link then arrives some time after it.
+fn closed(
+    mut witness: Witness,
+    crossing: &BTreeMap<u64, Sent>,
+    now: SimTime,
+    end: RunEnd,
+) -> Trace {
+    let later = now + SimDuration::from_nanos(1);
+    for sent in crossing.values() {
+        witness.message(sent.machine, sent.at, later.max(sent.at), sent.message);
+    }
+    witness.close(now, end)
 }
 
 /// The event that ends a stage.

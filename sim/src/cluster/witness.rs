@@ -28,9 +28,15 @@ pub enum RunEnd {
 pub enum Detail {
     /// All there is.
     Everything,
+    /// All but the single spans: how machines spent their time and what was sent is only added up, so
+    /// that a long run needs no more memory than its updates.
+    Totals,
     /// Updates, evaluations and examples; who did what when, and what was sent, is left out.
     Updates,
 }
+
+/// Updates after which what is only added up is added up.
+const ADDED_UP_EVERY: u64 = 16;
 
 /// Watches a run and writes its trace.
 #[derive(Clone, Debug)]
@@ -43,7 +49,9 @@ pub struct Witness {
     earlier: Vec<Span>,
     /// Time that the model server took for updates.
     updating: SimDuration,
-    /// Messages with the instant of their arrival.
+    /// Bytes of messages that have arrived.
+    arrived: Bytes,
+    /// Other messages with the instant of their arrival.
     messages: Vec<(SimTime, Bytes)>,
     /// Largest loss that still counts as a result.
     divergence_loss: f64,
@@ -76,6 +84,7 @@ impl Witness {
             fc_sheet: sheet(Actor::FcServer, &trace.fc_server.unwrap_or_default()),
             earlier: std::mem::take(&mut trace.timeline),
             updating: trace.model_server.unwrap_or_default().busy,
+            arrived: Bytes(0),
             messages: Vec::new(),
             divergence_loss,
             detail: Detail::Everything,
@@ -87,6 +96,20 @@ impl Witness {
     #[must_use]
     pub fn telling(self, detail: Detail) -> Self {
         Witness { detail, ..self }
+    }
+
+    /// The same, with room for so many updates, which grow by no doubling then.
+    #[must_use]
+    pub fn expecting(mut self, updates: u64) -> Self {
+        let room = usize::try_from(updates).unwrap_or(usize::MAX);
+        // Without that much memory the lists grow as far as they get.
+        let _ = self.trace.updates.try_reserve_exact(room);
+        if self.roster.fc == FcPlacement::Merged {
+            // Whoever is in a cycle at the end has changed the FC model already.
+            let ahead = self.roster.conv_machines as usize;
+            let _ = self.trace.fc_updates.try_reserve_exact(room.saturating_add(ahead));
+        }
+        self
     }
 
     /// Puts evaluations in place that were made before the run was stopped.
@@ -147,7 +170,7 @@ impl Witness {
 
     /// The FC server computes from now until later.
     pub fn fc_served(&mut self, now: SimTime, until: SimTime, cycle: Cycle) {
-        if self.detail == Detail::Everything {
+        if self.detail != Detail::Updates {
             self.fc_sheet.enter(now, until, Doing::Serves(cycle));
         }
     }
@@ -171,6 +194,19 @@ impl Witness {
             for machine in pushed_by {
                 self.sheets[machine.index()].merged(update.written);
             }
+            if self.updates().is_multiple_of(ADDED_UP_EVERY) {
+                self.forget(now);
+            }
+        }
+    }
+
+    /// Adds up what has come to its end, of which no more need be known.
+    fn forget(&mut self, now: SimTime) {
+        for (_, size) in self.messages.extract_if(.., |(arrives, _)| *arrives <= now) {
+            self.arrived.0 += size.0;
+        }
+        if self.detail == Detail::Totals {
+            self.sheets.iter_mut().chain([&mut self.fc_sheet]).for_each(|sheet| sheet.forget(now));
         }
     }
 
@@ -217,10 +253,13 @@ impl Witness {
     /// Closes the trace of a run that ended now.
     pub fn close(mut self, now: SimTime, end: RunEnd) -> Trace {
         self.trace.makespan = now;
-        if self.detail == Detail::Everything {
-            self.add_up(now);
-        } else {
-            self.trace.machines.clear();
+        match self.detail {
+            Detail::Everything => {
+                self.add_up(now);
+                self.put_in_order(now);
+            }
+            Detail::Totals => self.add_up(now),
+            Detail::Updates => self.trace.machines.clear(),
         }
         let examples = &mut self.trace.examples;
         examples.unapplied = examples.processed - examples.applied - examples.dropped;
@@ -232,7 +271,7 @@ impl Witness {
         self.trace
     }
 
-    /// Puts into the trace who did what when, and what was sent.
+    /// Puts into the trace how everybody spent the time, and what was sent.
     fn add_up(&mut self, now: SimTime) {
         self.trace.machines = self.sheets.iter().map(|sheet| sheet.usage(now)).collect();
         if self.roster.fc == FcPlacement::Merged {
@@ -248,14 +287,19 @@ impl Witness {
         let total = |arrived: fn(SimTime, SimTime) -> bool| {
             Bytes(self.messages.iter().filter(|(at, _)| arrived(*at, now)).map(|(_, b)| b.0).sum())
         };
-        let (received, in_flight) = (total(|at, now| at <= now), total(|at, now| at > now));
-        let sent = Bytes(self.messages.iter().map(|(_, size)| size.0).sum());
+        let (received, in_flight) =
+            (self.arrived + total(|at, now| at <= now), total(|at, now| at > now));
+        let sent = received + in_flight;
         let before = self.trace.traffic;
         self.trace.traffic = Traffic {
             sent: before.sent + sent,
             received: before.received + received,
             in_flight: before.in_flight + in_flight,
         };
+    }
+
+    /// Puts into the trace who did what when.
+    fn put_in_order(&mut self, now: SimTime) {
         let with_server = self.sheets.iter().chain([&self.fc_sheet]);
         self.earlier.reserve(with_server.clone().map(TimeSheet::n_spans).sum());
         with_server.for_each(|sheet| self.earlier.extend(sheet.spans(now)));

@@ -194,11 +194,27 @@ impl TimeSheet {
         }
     }
 
+    /// Adds up what has ended by an instant, and keeps its sum alone; nothing is to be cut before it.
+    pub fn forget(&mut self, until: SimTime) {
+        self.blocks.retain(|span| span.to > until);
+        let n = self.entries.partition_point(|span| span.to <= until);
+        if let Some(last) = self.entries[..n].last() {
+            let since = last.to;
+            self.before = self.added_up(&self.entries[..n], since);
+            self.since = since;
+            self.entries.drain(..n);
+        }
+    }
+
     /// Adds up the entries of a run that ended at `makespan`; what lies beyond is cut off.
     pub fn usage(&self, makespan: SimTime) -> Usage {
+        self.added_up(&self.entries, makespan)
+    }
+
+    fn added_up(&self, entries: &[Span], makespan: SimTime) -> Usage {
         let mut usage = self.before;
         let mut free_at = self.since.min(makespan);
-        for span in &self.entries {
+        for span in entries {
             let (from, to) = (span.from.min(makespan), span.to.min(makespan));
             usage.waiting += from - free_at;
             if span.doing.is_computation() {

@@ -34,11 +34,11 @@ pub fn call(
         }
         Some(3 | 5) => Err(Stopped::Missing(first_words(&error))),
         Some(130) => Err(Stopped::Failed(Failure::Interrupted(
-            "interrupted; the same command with the same `--out` goes on".to_owned(),
+            "interrupted; what was done is kept".to_owned(),
         ))),
         // Killed, by the user or for want of memory.
         None => Err(Stopped::Failed(Failure::Interrupted(format!(
-            "`{}` was ended from outside ({}); the same command with the same `--out` goes on",
+            "`{}` was ended from outside ({}); what was done is kept",
             arguments.join(" "),
             output.status
         )))),

@@ -298,7 +298,7 @@ impl<'a> Runner<'a> {
             return Ok(kept);
         }
         if is_interrupted() {
-            return Err(Stopped::Failed(self.interrupted()));
+            return Err(Stopped::Failed(Self::interrupted()));
         }
         let watch = Stopwatch::start();
         let (observation, executed) = self.make(run)?;
@@ -348,11 +348,11 @@ impl<'a> Runner<'a> {
                 run::emulate(&lab, &scenario, &Silent).map_err(Failure::from)?
             }
             RunVerb::Simulate | RunVerb::Probe { .. } | RunVerb::Program { .. } => {
-                runs::simulate_one(experiment, &scenario, Remarks::Hidden)?.0
+                runs::simulate_one(experiment, &scenario, Remarks::Hidden)?.outcome
             }
         };
         if outcome.interrupted {
-            return Err(Stopped::Failed(self.interrupted()));
+            return Err(Stopped::Failed(Self::interrupted()));
         }
         let mut observation =
             Observation::of((&run.runs, &run.name), experiment, &scenario, &outcome);
@@ -400,11 +400,8 @@ impl<'a> Runner<'a> {
         Ok(observation)
     }
 
-    fn interrupted(&self) -> Failure {
-        let path = self.folder.path().display();
-        Failure::Interrupted(format!(
-            "interrupted; what was done is kept, the same command with `--out {path}` goes on"
-        ))
+    fn interrupted() -> Failure {
+        Failure::Interrupted("interrupted; what was done is kept".to_owned())
     }
 
     /// The data, the network and the start of an experiment, shared by all runs that have them in

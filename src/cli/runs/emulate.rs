@@ -1,7 +1,7 @@
 //! `emulate`: real gradients on the virtual clock.
 
 use super::replanned::{replanned, replans};
-use super::state::{Kept, begin_anew, keep_state, state_to_resume};
+use super::state::{Kept, begin_anew, keep_state, keeper, state_to_resume};
 use super::sweep::sweep_runs;
 use super::{Done, publish, timing_of, to_its_end};
 use crate::cli::failure::Failure;
@@ -10,7 +10,7 @@ use crate::cli::setup::{open_lab, overrides};
 use crate::cli::{Beginning, Common, run_folder};
 use crate::config::{self, Experiment, Loaded, Measure};
 use crate::optimizer::Execution;
-use crate::run;
+use crate::run::{self, Kind};
 use crate::runtime::Stopwatch;
 use crate::store::RunFolder;
 
@@ -20,7 +20,9 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
     match config::load_any(&common.file, &overrides(common))? {
         Loaded::Run(experiment) => {
             let folder = run_folder::open(&common.output, "emulate", &experiment.name)?;
-            let bar = Bar::new("emulate", experiment.run.updates, common.output.remarks());
+            let keep = keeper(&folder, Kind::Emulated);
+            let bar = Bar::new("emulate", experiment.run.updates, common.output.remarks())
+                .with_keeper(&keep);
             let from = match beginning {
                 Beginning::Fresh => begin_anew(&experiment, &folder).map(|()| None)?,
                 Beginning::Resumed => Some(emulation_to_resume(&experiment, &folder)?),
@@ -28,7 +30,8 @@ pub fn emulate(common: &Common, beginning: Beginning) -> Result<(), Failure> {
             let done = emulate_one(&experiment, from, (common, &folder, &bar))?;
             drop(bar);
             if let Some(checkpoint) = done.outcome.state.clone() {
-                keep_state(&folder, Kept { checkpoint, chain: done.chain.clone() })?;
+                let (kind, chain) = (Kind::Emulated, done.chain.clone());
+                keep_state(&folder, Kept { kind, checkpoint, chain })?;
             }
             publish("emulate", common, &experiment, &done, &folder, watch.elapsed())
         }
@@ -64,5 +67,5 @@ fn emulation_to_resume(experiment: &Experiment, folder: &RunFolder) -> Result<Ke
         let help = "leave `--resume` out, or `measure`".to_owned();
         return Err(experiment.refuse("measure", message, help).into());
     }
-    state_to_resume(experiment, folder)
+    state_to_resume(experiment, folder, Kind::Emulated)
 }

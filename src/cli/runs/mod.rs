@@ -17,31 +17,35 @@ use serde_json::{Map, Value};
 
 pub use self::emulate::emulate;
 pub use self::replay::replay;
-pub use self::simulate::{quadratic, simulate, simulate_one};
+pub use self::simulate::{simulate, simulate_one};
 pub use self::state::read_state;
 pub use self::train::{foreseen, train, wall_clock_scenario};
 
 use self::summary::summary;
-use self::sweep::sweep_runs;
 use super::failure::Failure;
-use super::progress::Bar;
 use super::run_folder::{self, Circumstances, print_summary, write_run};
-use super::setup::overrides;
 use super::study::stretch_objects;
 use super::{Common, json};
-use crate::config::{self, Experiment, Hardware, Loaded, ObjectiveChoice, Stop};
+use crate::config::{Experiment, Hardware, ObjectiveChoice, Stop};
 use crate::devices::{DeviceError, DeviceName};
 use crate::optimizer::elastic::Chain;
 use crate::optimizer::{Goal, UntilReached};
 use crate::predict::{Calibration, Prediction};
 use crate::run::{self, Lab, Outcome, timing};
-use crate::runtime::Stopwatch;
 use crate::store::{RunFolder, read_json};
+
+/// What a calibration makes of the loss of a run.
+pub struct Foretold {
+    /// The loss.
+    prediction: Prediction,
+    /// Seeds of the calibration under which it is foretold; none where it is an expectation.
+    seeds: Vec<u64>,
+}
 
 /// What one run of a verb came to.
 pub(super) struct Done {
     pub(super) outcome: Outcome,
-    pub(super) prediction: Option<Prediction>,
+    pub(super) prediction: Option<Foretold>,
     pub(super) lab: Option<Lab>,
     /// What the simulator foresaw for a real run.
     pub(super) foreseen: Option<Trace>,
@@ -56,7 +60,14 @@ impl Done {
 
     /// The JSON object of the run.
     pub(super) fn object(&self, verb: &str, experiment: &Experiment) -> Map<String, Value> {
-        let mut object = json::run(verb, experiment, &self.outcome, self.prediction.as_ref());
+        let prediction = self.prediction.as_ref().map(|foretold| &foretold.prediction);
+        let mut object = json::run(verb, experiment, &self.outcome, prediction);
+        if let Some(Foretold { seeds, .. }) = &self.prediction {
+            let times_and_staleness = experiment.run.seed.0;
+            let which =
+                serde_json::json!({ "times_and_staleness": times_and_staleness, "loss": seeds });
+            object.insert("seeds".into(), which);
+        }
         if let Some(foreseen) = &self.foreseen {
             json::compare(&mut object, foreseen, &self.outcome.trace);
         }
@@ -72,25 +83,6 @@ impl Done {
     }
 }
 
-/// A single run with all its output, or every run of a sweep that is not done yet.
-pub(super) fn run_or_sweep(
-    verb: &str,
-    common: &Common,
-    work: impl Fn(&Experiment, &RunFolder, &dyn run::RunProgress) -> Result<Done, Failure> + Sync,
-) -> Result<(), Failure> {
-    let watch = Stopwatch::start();
-    match config::load_any(&common.file, &overrides(common))? {
-        Loaded::Run(experiment) => {
-            let folder = run_folder::open(&common.output, verb, &experiment.name)?;
-            let bar = Bar::new(verb, experiment.run.updates, common.output.remarks());
-            let done = work(&experiment, &folder, &bar)?;
-            drop(bar);
-            publish(verb, common, &experiment, &done, &folder, watch.elapsed())
-        }
-        Loaded::Sweep(sweep) => sweep_runs(verb, common, &sweep, work),
-    }
-}
-
 pub(super) fn publish(
     verb: &str,
     common: &Common,
@@ -99,7 +91,8 @@ pub(super) fn publish(
     folder: &RunFolder,
     elapsed: Duration,
 ) -> Result<(), Failure> {
-    let Done { outcome, prediction, lab, foreseen, .. } = done;
+    let Done { outcome, prediction: foretold, lab, foreseen, .. } = done;
+    let prediction = foretold.as_ref().map(|foretold| &foretold.prediction);
     let foreseen_s = foreseen.as_ref().and_then(Trace::time_per_update_s);
     // What was measured on the way, such as parts of devices, is part of the experiment.
     let experiment = lab.as_ref().map_or(experiment, Lab::experiment);
@@ -111,14 +104,14 @@ pub(super) fn publish(
         elapsed_s: elapsed.as_secs_f64(),
         data: lab.as_ref().map(Lab::data),
     };
-    write_run(folder, experiment, &about, outcome, prediction.as_ref(), &object)?;
+    write_run(folder, experiment, &about, outcome, prediction, &object)?;
     if common.output.json {
         run_folder::print_object(object, folder);
     } else {
-        print_summary(&summary(experiment, outcome, prediction.as_ref(), foreseen_s), folder);
+        print_summary(&summary(experiment, outcome, foretold.as_ref(), foreseen_s), folder);
     }
     if outcome.interrupted {
-        return Err(Failure::Interrupted("interrupted; what was done is saved".to_owned()));
+        return Err(Failure::resumable_in(folder));
     }
     Ok(())
 }

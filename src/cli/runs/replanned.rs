@@ -11,7 +11,7 @@ use crate::cli::progress::remark;
 use crate::config::{Experiment, Replan};
 use crate::optimizer::elastic::{Chain, Elastic, Position};
 use crate::optimizer::{Choice, Execution, Goal};
-use crate::run::{self, Lab};
+use crate::run::{self, Kind, Lab};
 use crate::store::RunFolder;
 
 /// Whether training plans again when things go otherwise than predicted.
@@ -35,8 +35,12 @@ pub(super) fn replanned(
     let predictor = calibration.predictor(&lab)?;
     let remarks = common.output.remarks();
     let log = |text: &str| remark(remarks, text);
+    let kind = match execution {
+        Execution::Emulate => Kind::Emulated,
+        Execution::Train(_) => Kind::Measured,
+    };
     let keep = |chain: &Chain, checkpoint: Checkpoint| {
-        let kept = Kept { checkpoint, chain: Some(chain.clone()) };
+        let kept = Kept { kind, checkpoint, chain: Some(chain.clone()) };
         keep_state(place, kept).map_err(|error| error.to_string())
     };
     let elastic = Elastic {
@@ -53,7 +57,7 @@ pub(super) fn replanned(
     let mut chain = None;
     let outcome = to_its_end(experiment, come, progress, |progress| {
         let trained = match from {
-            Some(Kept { checkpoint, chain: Some(chain) }) => {
+            Some(Kept { checkpoint, chain: Some(chain), .. }) => {
                 elastic.resume(chain, checkpoint, progress)?
             }
             _ => elastic.train(first_choice(&lab), Position::start(&lab), progress)?,

@@ -15,7 +15,7 @@ use crate::cli::run_folder::{self, Circumstances, print_summary, write_run};
 use crate::cli::setup::open_lab;
 use crate::cli::{Output, json};
 use crate::optimizer::elastic;
-use crate::run::{self, Kind, Lab, Outcome};
+use crate::run::{self, Lab, Outcome};
 use crate::runtime::Stopwatch;
 use crate::store::StoreError;
 
@@ -37,12 +37,20 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(Failure::internal)?;
     let outcome = pool.install(|| follow(&lab, &recorded, &bar))?;
     drop(bar);
+    if outcome.interrupted {
+        let text = "interrupted; nothing is kept of an interrupted replay, the same command begins it anew";
+        return Err(Failure::Interrupted(text.to_owned()));
+    }
+    // The instants are those of the record, whatever clock it had.
+    let outcome = Outcome { kind: recorded.kind, ..outcome };
     let same = Sameness::of(&recorded, &outcome);
     let mut object = json::run("replay", &experiment, &outcome, None);
+    // Nor does the record say who was late.
+    object.remove("paced");
     object.insert("replayed".into(), json::value(&same));
     let about = Circumstances {
         verb: "replay",
-        kind: Kind::Emulated,
+        kind: outcome.kind,
         set: &[],
         elapsed_s: watch.elapsed().as_secs_f64(),
         data: Some(lab.data()),
@@ -51,7 +59,12 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     if output.json {
         run_folder::print_object(object, &folder);
     } else {
-        print_summary(&summary(&experiment, &outcome, None, None), &folder);
+        let mut table = summary(&experiment, &outcome, None, None);
+        table.caption = format!(
+            "{}, replayed; its times were {} by the recorded run",
+            table.caption, outcome.kind
+        );
+        print_summary(&table, &folder);
         outln!("{}", same.describe());
     }
     if same.versions && same.staleness { Ok(()) } else { Err(Failure::Unmet(same.describe())) }
@@ -60,7 +73,7 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
 /// What the record of a run makes of the model.
 fn follow(
     lab: &Lab,
-    Kept { checkpoint, chain }: &Kept,
+    Kept { checkpoint, chain, .. }: &Kept,
     progress: &dyn run::RunProgress,
 ) -> Result<Outcome, Failure> {
     let updates = checkpoint.trace.updates.len() as u64;

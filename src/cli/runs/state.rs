@@ -12,11 +12,13 @@ use crate::cli::failure::Failure;
 use crate::cli::run_folder;
 use crate::config::Experiment;
 use crate::optimizer::elastic::Chain;
+use crate::run::Kind;
 use crate::store::{RunFolder, RunState, StoreError, load_state, save_state};
 
 /// What a run keeps beside what was learned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RunRecord {
+    kind: Kind,
     trace: Trace,
     record: Record,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -25,6 +27,8 @@ struct RunRecord {
 
 /// What a run has kept in its folder.
 pub struct Kept {
+    /// Whether its clock was the wall clock.
+    pub kind: Kind,
     /// Its state; of training that may plan again, that of its present stretch.
     pub(super) checkpoint: Checkpoint,
     /// The stretches of training that may plan again.
@@ -40,10 +44,21 @@ impl Kept {
 }
 
 pub(super) fn keep_state(folder: &RunFolder, kept: Kept) -> Result<(), StoreError> {
-    let Kept { checkpoint, chain } = kept;
+    let Kept { kind, checkpoint, chain } = kept;
     let Checkpoint { record, model, machines, activation_gradients, trace } = checkpoint;
-    let rest = RunRecord { trace, record, chain };
+    let rest = RunRecord { kind, trace, record, chain };
     save_state(folder, &RunState { model, machines, activation_gradients, rest })
+}
+
+/// Keeps the states of a run that never plans again, one in place of the other.
+pub(super) fn keeper(
+    folder: &RunFolder,
+    kind: Kind,
+) -> impl Fn(Checkpoint) -> Result<(), String> + Sync + use<'_> {
+    move |checkpoint| {
+        let kept = Kept { kind, checkpoint, chain: None };
+        keep_state(folder, kept).map_err(|error| error.to_string())
+    }
 }
 
 /// What a run has kept in its folder, if it has.
@@ -52,14 +67,15 @@ pub fn read_state(folder: &Path) -> Result<Option<Kept>, Failure> {
     let Some(RunState { model, machines, activation_gradients, rest }) = state else {
         return Ok(None);
     };
-    let RunRecord { trace, record, chain } = rest;
+    let RunRecord { kind, trace, record, chain } = rest;
     let checkpoint = Checkpoint { record, model, machines, activation_gradients, trace };
-    Ok(Some(Kept { checkpoint, chain }))
+    Ok(Some(Kept { kind, checkpoint, chain }))
 }
 
 pub(super) fn state_to_resume(
     experiment: &Experiment,
     folder: &RunFolder,
+    kind: Kind,
 ) -> Result<Kept, Failure> {
     let kept = read_state(folder.path())?.ok_or_else(|| {
         Failure::input(StoreError::Content {
@@ -69,6 +85,14 @@ pub(super) fn state_to_resume(
                 .to_owned(),
         })
     })?;
+    if kept.kind != kind {
+        let reason = format!(
+            "its times are {}, and here they would be {kind}; resume it by the verb that began it",
+            kept.kind
+        );
+        let (path, what) = (folder.path().to_owned(), "run to resume");
+        return Err(Failure::input(StoreError::Content { path, what, reason }));
+    }
     if experiment.run.split.iter().any(|part| part.parts.is_none()) {
         let message = "`split` has no parts, which would be measured anew".to_owned();
         let help = "give the parts that the interrupted run had".to_owned();

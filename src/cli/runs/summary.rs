@@ -4,22 +4,28 @@ use omnivore_sim::analytic::StalenessMomentum;
 use omnivore_sim::cluster::{MomentumEstimate, MomentumReport};
 use omnivore_sim::trace::StalenessSummary;
 
+use super::Foretold;
 use crate::config::{Experiment, Target};
 use crate::optimizer::Goal;
-use crate::predict::{Crossing, Curve, Prediction};
+use crate::predict::{Crossing, Curve};
 use crate::report::table::{Cell, SummaryTable};
 use crate::run::Outcome;
 
 pub(super) fn summary(
     experiment: &Experiment,
     outcome: &Outcome,
-    prediction: Option<&Prediction>,
+    foretold: Option<&Foretold>,
     foreseen_s: Option<f64>,
 ) -> SummaryTable {
     let trace = &outcome.trace;
+    let prediction = foretold.map(|foretold| &foretold.prediction);
     let title = format!("{}, seed {}: {}", experiment.name, experiment.run.seed.0, outcome.kind);
     let mut table = SummaryTable::new(title, ["quantity", "value"]);
     let mut row = |name: &str, cell: Cell| table.rows.push(vec![Cell::Text(name.to_owned()), cell]);
+    if let Some(Foretold { seeds, .. }) = foretold {
+        row("seed of times and staleness", Cell::Integer(experiment.run.seed.0));
+        row("seeds of the loss", Cell::Text(seeds_of_the_loss(seeds)));
+    }
     row("updates", Cell::Integer(trace.updates.len() as u64));
     row("time per update (s)", Cell::optional(trace.time_per_update_s()));
     if let Some(foreseen) = foreseen_s {
@@ -103,4 +109,13 @@ pub(super) fn summary(
         row("late cycles (%)", Cell::number(100.0 * late.share()));
     }
     table
+}
+
+/// Under which seeds a calibration foretells the loss: that of the run is none of them.
+fn seeds_of_the_loss(seeds: &[u64]) -> String {
+    if seeds.is_empty() {
+        return "none: it is an expectation over seeds".to_owned();
+    }
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    format!("{} (`predictor_seeds` of the calibration)", seeds.join(", "))
 }

@@ -1,12 +1,12 @@
 //! `train`: threads on the wall clock, at this machine's own speed or paced.
 
-use omnivore_sim::cluster::{Checkpoint, Scenario, Timing};
+use omnivore_sim::cluster::{Scenario, Timing};
 use omnivore_sim::hardware::{DeviceSplit, ServiceLaw};
 use omnivore_sim::trace::Trace;
 use omnivore_sim::units::SimDuration;
 
 use super::replanned::{replanned, replans};
-use super::state::{Kept, begin_anew, keep_state, state_to_resume};
+use super::state::{Kept, begin_anew, keep_state, keeper, state_to_resume};
 use super::sweep::sweep_runs;
 use super::{Done, publish, timing_of, to_its_end};
 use crate::cli::failure::Failure;
@@ -15,7 +15,7 @@ use crate::cli::setup::{open_lab, overrides};
 use crate::cli::{Beginning, Common, Output, run_folder};
 use crate::config::{self, Experiment, Hardware, Loaded, ObjectiveChoice, Pacing as PacingChoice};
 use crate::optimizer::Execution;
-use crate::run::{self, Outcome};
+use crate::run::{self, Kind, Outcome};
 use crate::runtime::{Pacing, Stopwatch};
 use crate::store::RunFolder;
 
@@ -57,7 +57,7 @@ fn train_one(
     let remarks = common.output.remarks();
     let from = match beginning {
         Beginning::Fresh => begin_anew(experiment, folder).map(|()| None)?,
-        Beginning::Resumed => Some(state_to_resume(experiment, folder)?),
+        Beginning::Resumed => Some(state_to_resume(experiment, folder, Kind::Measured)?),
     };
     let bar = Bar::new("train", experiment.run.updates, remarks);
     if replans(experiment) {
@@ -65,7 +65,8 @@ fn train_one(
         let execution = Execution::Train(pacing_of(experiment));
         let done = replanned(lab, execution, from, (common, folder, &bar))?;
         if let Some(checkpoint) = done.outcome.state.clone() {
-            keep_state(folder, Kept { checkpoint, chain: done.chain.clone() })?;
+            let (kind, chain) = (Kind::Measured, done.chain.clone());
+            keep_state(folder, Kept { kind, checkpoint, chain })?;
         }
         warn_of_lateness(&done.outcome, remarks);
         return Ok(done);
@@ -73,9 +74,7 @@ fn train_one(
     remark_on_split(experiment, remarks);
     let (scenario, pacing) = wall_clock_scenario(experiment)?;
     let lab = open_lab(experiment.clone(), remarks)?;
-    let keep = |checkpoint: Checkpoint| {
-        keep_state(folder, Kept { checkpoint, chain: None }).map_err(|error| error.to_string())
-    };
+    let keep = keeper(folder, Kind::Measured);
     let bar = bar.with_keeper(&keep);
     let state = from.map(|kept| kept.checkpoint);
     let come = state.as_ref().map(|state| state.trace.curve.clone());
@@ -84,7 +83,7 @@ fn train_one(
     })?;
     drop(bar);
     if let Some(checkpoint) = outcome.state.clone() {
-        keep_state(folder, Kept { checkpoint, chain: None })?;
+        keep_state(folder, Kept { kind: Kind::Measured, checkpoint, chain: None })?;
     }
     warn_of_lateness(&outcome, remarks);
     let foreseen = foreseen(experiment)?;

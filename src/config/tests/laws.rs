@@ -1,7 +1,6 @@
 //! What holds for every file and every setting.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 
 use omnivore_sim::hardware::{Network, Overlap, ParameterExchange, Placement, ServiceLaw, Sharing};
 use omnivore_sim::protocol::{ProtocolError, StrategySpec, UpdateRule};
@@ -449,7 +448,10 @@ fn files_that_are_no_text_or_too_large_are_refused() {
     std::fs::write(folder.path().join("small-cnn.toml"), b"name = \xff").expect("written");
     let error = folder.error(&[]);
     assert!(matches!(problem(&error), Problem::NotText { offset: 7, .. }), "{error:?}");
-    let error = load(Path::new("/dev/zero"), &Overrides::default()).expect_err("endless");
+    let large = folder.path().join("large.toml");
+    let file = std::fs::File::create(&large).expect("written");
+    file.set_len(1 << 25).expect("a hole takes no room");
+    let error = load(&large, &Overrides::default()).expect_err("large");
     assert!(matches!(problem(&error), Problem::TooLarge { .. }), "{error:?}");
 }
 

@@ -162,8 +162,19 @@ fn a_grid_has_one_legend_and_refuses_what_it_cannot_hold() {
     assert_eq!(drawn.svg.matches("aria-label=\"a figure\"").count(), 5);
     assert_valid(&draw_grid(&[], 3).unwrap());
     assert!(matches!(draw_grid(std::slice::from_ref(&panel), 0), Err(FigureError::NoColumns)));
-    let many = vec![panel; 200];
+    let many = vec![panel.clone(); 200];
     assert!(matches!(draw_grid(&many, 4), Err(FigureError::TooLarge { panels: 200 })));
+    let named = |n: usize| Figure { title: format!("panel {n}"), ..panel.clone() };
+    let many: Vec<Figure> = (0..90).map(named).collect();
+    assert!(matches!(draw_grid(&many, 2), Err(FigureError::TooLarge { .. })));
+    let sheets = draw_sheets(&many, 2).unwrap();
+    let titles = sheets.iter().map(|sheet| {
+        let title = sheet.svg.split("<title>").nth(1).unwrap();
+        title.split("</title>").next().unwrap()
+    });
+    let all: Vec<&str> = titles.flat_map(|title| title.split("; ")).collect();
+    assert_eq!(all, many.iter().map(|panel| panel.title.as_str()).collect::<Vec<_>>());
+    assert_eq!(draw_sheets(&many[..5], 2).unwrap(), vec![draw_grid(&many[..5], 2).unwrap()]);
 }
 
 #[test]

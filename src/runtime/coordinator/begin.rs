@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
 use omnivore_sim::cluster::{Checkpoint, Clockwork, Fate, Record, Slowness, Witness};
 use omnivore_sim::protocol::{
@@ -12,7 +11,7 @@ use omnivore_sim::protocol::{
 };
 
 use super::{Coordinator, FcExchange, TrainSetup};
-use crate::runtime::clock::WallClock;
+use crate::runtime::clock::{Cadence, WallClock};
 use crate::runtime::outstanding::Outstanding;
 use crate::runtime::shared::SharedModel;
 use crate::runtime::workers::{
@@ -97,7 +96,7 @@ impl<'a> Coordinator<'a> {
             applied_at: Vec::new(),
             evaluations: setup.evaluations,
             set_aside: Vec::new(),
-            last_checkpoint: (Instant::now(), Duration::ZERO),
+            cadence: Cadence::start(),
             machines,
             fc_server,
             inbox,

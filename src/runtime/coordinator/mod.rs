@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
 
 use omnivore_sim::cluster::{
     Checkpoint, Clockwork, Fate, Passage, Record, RunEnd, Scenario, Slowness, Witness,
@@ -22,7 +21,7 @@ use omnivore_sim::protocol::{
 use omnivore_sim::trace::{Content, Trace};
 use omnivore_sim::units::{Bytes, SimTime};
 
-use super::clock::WallClock;
+use super::clock::{Cadence, WallClock};
 use super::outstanding::Outstanding;
 use super::shared::SharedModel;
 use super::workers::{Activations, FcTask, Message, Product, Task, Worker};
@@ -31,12 +30,6 @@ use crate::threads::Permits;
 
 /// Set-aside models above this many bytes are evaluated while the clock stands still.
 const MOST_BYTES_SET_ASIDE: usize = 512 << 20;
-
-/// Wall time between two checkpoints.
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
-
-/// At least so many times as long as a checkpoint took passes before the next one.
-const TIMES_A_CHECKPOINT: u32 = 20;
 
 /// When a real run evaluates the models that it has set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +174,8 @@ struct Coordinator<'a> {
     applied_at: Vec<SimTime>,
     evaluations: Evaluations,
     set_aside: Vec<(u64, SimTime, ModelSnapshot)>,
-    /// When the last checkpoint was made, and how long that took.
-    last_checkpoint: (Instant, Duration),
+    /// When the next checkpoint is due.
+    cadence: Cadence,
     machines: Vec<Worker<Task>>,
     fc_server: Worker<FcTask>,
     inbox: Receiver<Message>,

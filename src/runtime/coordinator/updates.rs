@@ -8,10 +8,7 @@ use omnivore_sim::objective::Parameters;
 use omnivore_sim::protocol::{Application, Exchange, ModelPart};
 use omnivore_sim::trace::Trace;
 
-use super::{
-    CHECKPOINT_EVERY, Coordinator, Evaluations, FcExchange, MOST_BYTES_SET_ASIDE,
-    TIMES_A_CHECKPOINT,
-};
+use super::{Coordinator, Evaluations, FcExchange, MOST_BYTES_SET_ASIDE};
 use crate::runtime::{RuntimeError, TrainMonitor};
 
 impl Coordinator<'_> {
@@ -76,9 +73,7 @@ impl Coordinator<'_> {
     pub(super) fn checkpoint_is_due(&self) -> bool {
         let model = self.server.weights();
         let bytes = self.set_aside.len() * (model.conv.len() + model.fc.len()) * 4;
-        let (made, took) = self.last_checkpoint;
-        let wait = CHECKPOINT_EVERY.max(TIMES_A_CHECKPOINT * took);
-        bytes > MOST_BYTES_SET_ASIDE || made.elapsed() > wait
+        bytes > MOST_BYTES_SET_ASIDE || self.cadence.is_due()
     }
 
     /// Evaluates what was set aside and hands out a checkpoint, while the clock stands still.
@@ -95,7 +90,7 @@ impl Coordinator<'_> {
             Ok(end)
         });
         self.clock = clock;
-        self.last_checkpoint = (Instant::now(), began.elapsed());
+        self.cadence.made(began.elapsed());
         end
     }
 

@@ -15,6 +15,7 @@ pub const SIMULATOR_FLOORS: &[&[&str]] = &[
     &["cluster", "analytic"],
 ];
 pub const TOOLKIT_FLOORS: &[&[&str]] = &[
+    &["files"],
     &["data", "kernels", "config", "store", "memory", "threads"],
     &["models", "devices"],
     &["profile", "runtime"],
@@ -27,7 +28,7 @@ pub const TOOLKIT_FLOORS: &[&[&str]] = &[
 ];
 
 /// The modules of the toolkit that open files.
-const READ_FILES: &[&str] = &["data", "config", "store"];
+const READ_FILES: &[&str] = &["files", "data", "config", "store"];
 
 /// The modules of the toolkit that read the wall clock, and what each may use of it.
 const READ_CLOCKS: &[(&str, &[&str])] = &[

@@ -1,0 +1,75 @@
+//! What stands for the loss of a network in a simulation.
+
+use omnivore_sim::objective::NoisyQuadratic;
+
+use super::failure::Failure;
+use super::progress::Remarks;
+use super::setup::fitted_quadratic;
+use crate::config::{Experiment, ObjectiveChoice, Quadratic};
+use crate::predict::{Calibration, Predict};
+use crate::run::Lab;
+use crate::store::read_json;
+
+/// What stands for the loss.
+pub enum Surrogate {
+    /// Nothing: there are times and staleness only.
+    Absent,
+    /// A quadratic that the experiment describes.
+    Quadratic(Box<NoisyQuadratic>),
+    /// What was fitted to calibration runs.
+    Fitted(Box<Fitted>),
+}
+
+/// What was fitted to calibration runs.
+pub struct Fitted {
+    /// It foretells the loss.
+    pub predictor: Box<dyn Predict>,
+    /// Where it comes from.
+    pub calibration: Calibration,
+    /// Seeds of the calibration under which the loss is foretold; none where it is an expectation.
+    pub seeds: Vec<u64>,
+}
+
+/// What the `objective` of an experiment names.
+pub fn surrogate(experiment: &Experiment, remarks: Remarks) -> Result<Surrogate, Failure> {
+    let described = |of: &Option<Quadratic>, table: &str| match of {
+        Some(of) => Ok(Surrogate::Quadratic(Box::new(quadratic(experiment, of)?))),
+        None => {
+            let message = format!("there is no table `[{table}]`");
+            Err(experiment.refuse("objective", message, format!("add `[{table}]`")).into())
+        }
+    };
+    match &experiment.objective {
+        None => Ok(Surrogate::Absent),
+        Some(ObjectiveChoice::Quadratic) => described(&experiment.quadratic, "quadratic"),
+        Some(ObjectiveChoice::NoisyQuadratic) => {
+            described(&experiment.noisy_quadratic, "noisy_quadratic")
+        }
+        Some(ObjectiveChoice::Calibration(file)) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            let predictor = Box::new(calibration.predictor(&Lab::open(experiment.clone())?)?);
+            let seeds = calibration.predictor_seeds.clone();
+            Ok(Surrogate::Fitted(Box::new(Fitted { predictor, calibration, seeds })))
+        }
+        Some(ObjectiveChoice::FittedQuadratic(file)) => {
+            let calibration: Calibration = read_json(file.full(), "calibration")?;
+            let predictor = Box::new(fitted_quadratic(&calibration, experiment, remarks)?);
+            let seeds = Vec::new();
+            Ok(Surrogate::Fitted(Box::new(Fitted { predictor, calibration, seeds })))
+        }
+    }
+}
+
+/// The quadratic that an experiment describes.
+fn quadratic(experiment: &Experiment, of: &Quadratic) -> Result<NoisyQuadratic, Failure> {
+    #[expect(clippy::cast_possible_truncation, reason = "objectives are single precision")]
+    let single = |list: &[f64]| list.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+    NoisyQuadratic::new(
+        single(&of.curvatures),
+        single(&of.noise_variances),
+        single(&of.start),
+        of.floor,
+        experiment.run.seed,
+    )
+    .map_err(|error| experiment.refuse("objective", error.to_string(), String::new()).into())
+}
