@@ -123,6 +123,19 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|text| name.contains(text))
     }
 
+    /// Nothing has in its name what was asked for.
+    fn chosen_nothing<'n>(&self, names: impl Iterator<Item = &'n str>) -> Failure {
+        const MOST_NAMES: usize = 12;
+        let only: Vec<String> = self.only.iter().map(|text| format!("`{text}`")).collect();
+        let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+        let more = if names.len() > MOST_NAMES { " and more" } else { "" };
+        let shown = names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", ");
+        let there_are =
+            if shown.is_empty() { String::new() } else { format!("; there are {shown}{more}") };
+        let text = format!("nothing to measure has {} in its name{there_are}", only.join(" or "));
+        Failure::Input(miette::Report::msg(text))
+    }
+
     fn configuration(&self, survey: &Survey, subject: &str) -> Value {
         json!({
             "subject": subject,
@@ -203,9 +216,14 @@ fn measure(
     steps: Vec<Step<'_>>,
 ) -> Result<(), Failure> {
     let watch = Stopwatch::start();
+    let (steps, others): (Vec<Step<'_>>, Vec<Step<'_>>) =
+        steps.into_iter().partition(|step| options.is_chosen(&step.name));
+    // The peak is measured whatever else is.
+    let is_of_the_peak = options.only.iter().any(|text| text.contains("peak"));
+    if steps.is_empty() && !is_of_the_peak {
+        return Err(options.chosen_nothing(others.iter().map(|step| step.name.as_str())));
+    }
     let folder = run_folder::open(&options.output, "bench", subject)?;
-    let steps: Vec<Step<'_>> =
-        steps.into_iter().filter(|step| options.is_chosen(&step.name)).collect();
     let remarks = options.output.remarks();
     let bar = Bar::new(subject, steps.len() as u64, remarks);
     // The engine has no peak to be held against.
@@ -280,7 +298,9 @@ fn beside_peers(what: &str, peers: &[Provider], options: &Options) -> Result<(),
         chosen: &|name| options.is_chosen(name),
     };
     let remarks = options.output.remarks();
+    let mut n_compared = 0;
     let comparisons = compare(&contest, &mut |name| {
+        n_compared += 1;
         if is_interrupted() {
             return std::ops::ControlFlow::Break(());
         }
@@ -288,6 +308,9 @@ fn beside_peers(what: &str, peers: &[Provider], options: &Options) -> Result<(),
         std::ops::ControlFlow::Continue(())
     })?;
     let Some(found) = comparisons else { return Err(interrupted()) };
+    if n_compared == 0 {
+        return Err(options.chosen_nothing(std::iter::empty()));
+    }
     for skipped in &found.skipped {
         let what = skipped.name.as_deref().unwrap_or("everything");
         remark(remarks, &format!("skipped {} in {what}: {}", skipped.peer, skipped.reason));

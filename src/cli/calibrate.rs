@@ -30,7 +30,7 @@ struct Kept<'a> {
 impl CurveKeeper for Kept<'_> {
     fn kept(&self, name: &str) -> Result<Option<CalibrationCurve>, String> {
         let file = format!("calibration/{name}.json");
-        let kept = self.folder.read_json(&file, "calibration run").map_err(|e| e.to_string())?;
+        let kept = self.folder.read_json(&file, "calibration run").map_err(|e| e.in_full())?;
         if kept.is_some() {
             self.bar.advance();
         }
@@ -39,7 +39,7 @@ impl CurveKeeper for Kept<'_> {
 
     fn keep(&self, name: &str, curve: &CalibrationCurve) -> Result<(), String> {
         let file = format!("calibration/{name}.json");
-        self.folder.write_json(&file, curve).map_err(|e| e.to_string())?;
+        self.folder.write_json(&file, curve).map_err(|e| e.in_full())?;
         self.bar.advance();
         Ok(())
     }

@@ -64,12 +64,16 @@ fn why_not(path: &Path, verb: &str) -> Result<Option<String>, Failure> {
         .map(|before| format!("it holds what `{before}` has made; give another `--out`")))
 }
 
-/// The name of an experiment or another settings file in a folder, which no verb has made.
+/// The name of an experiment or another settings file in a folder, which no verb has made; that of the
+/// experiment where there is one.
 fn settings_in(folder: &Path) -> Result<Option<String>, Failure> {
-    let names = files_in(folder, "toml")?
+    let mut names: Vec<String> = files_in(folder, "toml")?
         .into_iter()
-        .filter_map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
-    Ok(names.into_iter().find(|name| name != MANIFEST))
+        .filter_map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()))
+        .filter(|name| name != MANIFEST)
+        .collect();
+    names.sort_by_key(|name| !["run.toml", "sweep.toml"].contains(&name.as_str()));
+    Ok(names.into_iter().next())
 }
 
 /// The verb that has left its manifest in a folder.

@@ -93,7 +93,7 @@ struct Kept<'a> {
 impl TruthKeeper for Kept<'_> {
     fn kept(&self, name: &str) -> Result<Option<TruthRun>, String> {
         let file = format!("truth/{name}.json");
-        let kept = self.folder.read_json(&file, "real run").map_err(|error| error.to_string())?;
+        let kept = self.folder.read_json(&file, "real run").map_err(|error| error.in_full())?;
         if kept.is_some() {
             self.bar.advance();
         }
@@ -104,7 +104,7 @@ impl TruthKeeper for Kept<'_> {
         let text = serde_json::to_vec(run).map_err(|error| error.to_string())?;
         let written = self.folder.write(format!("truth/{name}.json"), &text);
         self.bar.advance();
-        written.map_err(|error| error.to_string())
+        written.map_err(|error| error.in_full())
     }
 }
 

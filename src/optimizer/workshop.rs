@@ -205,7 +205,7 @@ impl Workshop for Laboratory<'_> {
         let real_s = referee.watch.elapsed().as_secs_f64();
         let finding = finding_of(self.goal, &scenario, &outcome, stop, real_s);
         if let Err(error) = self.keep(number, (proposal, &scenario), &outcome, &finding) {
-            return Ending::failed(error.to_string());
+            return Ending::NotKept { reason: error.in_full() };
         }
         let (state, reason) = state_of(&outcome.trace, stop);
         Ending::Found { state, reason, finding }

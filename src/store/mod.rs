@@ -63,6 +63,18 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// The message with the system's reason, for those who pass it on as text.
+    pub fn in_full(&self) -> String {
+        match self {
+            StoreError::Write { source, .. } | StoreError::Read { source, .. } => {
+                format!("{self}: {source}")
+            }
+            StoreError::InUse { .. } | StoreError::Content { .. } => self.to_string(),
+        }
+    }
+}
+
 /// A folder that holds one run.
 #[derive(Clone, Debug)]
 pub struct RunFolder {

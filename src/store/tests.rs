@@ -78,6 +78,7 @@ fn a_folder_that_cannot_be_made_is_an_error_with_its_path() {
     fs::write(&file, "not a folder").expect("writable");
     let refused = RunFolder::create(&file.join("run")).expect_err("a file is in the way");
     assert!(refused.to_string().contains("file"), "{refused}");
+    assert!(refused.in_full().ends_with("Not a directory (os error 20)"), "{}", refused.in_full());
 }
 
 #[test]

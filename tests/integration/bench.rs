@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::program::{code, error_text, json_of, program, repository};
+use crate::program::{code, error_text, json_of, program, repository, words};
 
 /// The rows of a survey at its smallest size.
 fn rows(arguments: &[&str]) -> Vec<Value> {
@@ -114,4 +114,24 @@ fn a_network_file_that_is_not_there_is_bad_input() {
     let output = program().args(["bench", "networks", "nowhere.toml"]).output().expect("it starts");
     assert_eq!(code(&output), 3);
     assert!(error_text(&output).contains("nowhere.toml"), "{}", error_text(&output));
+}
+
+#[test]
+fn what_nothing_has_in_its_name_is_refused_with_the_names_that_there_are() {
+    for (what, expected) in [
+        (&["kernels"][..], "`convolution/"),
+        (&["networks"], "; there are `"),
+        (&["engine"], "`engine/"),
+        (&["peers", "kernels"], "nothing to measure"),
+    ] {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let mut bench = program();
+        bench.arg("bench").args(what).args(["--only", "nothing", "--only", "of this"]);
+        bench.args(["--smoke", "--threads", "1", "--out"]).arg(folder.path().join("out"));
+        let output = bench.output().expect("it starts");
+        let said = words(&output);
+        assert_eq!(code(&output), 3, "{what:?}: {said}");
+        assert!(said.contains("has `nothing` or `of this` in its name"), "{what:?}: {said}");
+        assert!(said.contains(expected), "{what:?}: {said}");
+    }
 }

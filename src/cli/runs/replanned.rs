@@ -41,7 +41,7 @@ pub(super) fn replanned(
     };
     let keep = |chain: &Chain, checkpoint: Checkpoint| {
         let kept = Kept { kind, checkpoint, chain: Some(chain.clone()) };
-        keep_state(place, kept).map_err(|error| error.to_string())
+        keep_state(place, kept).map_err(|error| error.in_full())
     };
     let elastic = Elastic {
         lab: &lab,

@@ -61,8 +61,8 @@ pub fn replay(path: &Path, output: &Output) -> Result<(), Failure> {
     } else {
         let mut table = summary(&experiment, &outcome, None, None);
         table.caption = format!(
-            "{}, replayed; its times were {} by the recorded run",
-            table.caption, outcome.kind
+            "{}, seed {}: replayed; its times were {} by the recorded run",
+            experiment.name, experiment.run.seed.0, outcome.kind
         );
         print_summary(&table, &folder);
         outln!("{}", same.describe());

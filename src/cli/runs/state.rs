@@ -57,7 +57,7 @@ pub(super) fn keeper(
 ) -> impl Fn(Checkpoint) -> Result<(), String> + Sync + use<'_> {
     move |checkpoint| {
         let kept = Kept { kind, checkpoint, chain: None };
-        keep_state(folder, kept).map_err(|error| error.to_string())
+        keep_state(folder, kept).map_err(|error| error.in_full())
     }
 }
 

@@ -47,6 +47,11 @@ pub enum Ending {
     },
     /// The user interrupted it.
     Interrupted,
+    /// What it left could not be kept, through no fault of its own.
+    NotKept {
+        /// Why not.
+        reason: String,
+    },
 }
 
 impl Ending {
@@ -86,6 +91,14 @@ pub enum StudyFailure {
     /// The user interrupted it.
     #[error("the study was interrupted")]
     Interrupted,
+    /// What a trial left could not be kept: the trial waits again.
+    #[error("trial {number} cannot be kept and waits again: {reason}")]
+    NotKept {
+        /// The trial.
+        number: u64,
+        /// Why not.
+        reason: String,
+    },
     /// The file holds what this program would not have written.
     #[error("trial {number} of the study is not usable: {reason}; it was made by another version")]
     Content {
@@ -155,7 +168,7 @@ pub fn next_round(
 /// Carries out a whole study here and now, without a file.
 ///
 /// # Errors
-/// [`StudyFailure::Interrupted`].
+/// [`StudyFailure::Interrupted`], [`StudyFailure::NotKept`].
 pub fn conduct(
     searcher: &dyn Searcher,
     budget: &Budget,
@@ -168,6 +181,7 @@ pub fn conduct(
             let number = trials.len() as u64;
             match isolated(workshop, number, &proposal) {
                 Ending::Interrupted => return Err(StudyFailure::Interrupted),
+                Ending::NotKept { reason } => return Err(StudyFailure::NotKept { number, reason }),
                 Ending::Found { state, reason, finding } => {
                     trials.push(Trial { number, round, proposal, state, reason, finding });
                 }
@@ -274,6 +288,10 @@ impl Study<'_> {
             Ending::Interrupted => {
                 file.give_back(ticket)?;
                 Err(StudyFailure::Interrupted)
+            }
+            Ending::NotKept { reason } => {
+                file.give_back(ticket)?;
+                Err(StudyFailure::NotKept { number: row.number, reason })
             }
             Ending::Found { state, reason, finding } => {
                 file.tell(ticket, state, &text_of(&finding), reason.as_deref())?;

@@ -232,3 +232,33 @@ fn the_time_of_a_path_counts_what_it_builds_on_and_no_probe_beside_it() {
     let cyclic = trial(0, Origin::Trial(0), Some(1.0));
     assert_eq!(path_time_s(std::slice::from_ref(&cyclic), &cyclic), Some(1.0));
 }
+
+/// The landscape on a disk that is full once so many trials are kept.
+struct FullDisk {
+    room: AtomicU64,
+}
+
+impl Workshop for FullDisk {
+    fn carry_out(&self, number: u64, proposal: &Proposal) -> Ending {
+        match self.room.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
+            Ok(_) => Landscape.carry_out(number, proposal),
+            Err(_) => Ending::NotKept { reason: "no space left".to_owned() },
+        }
+    }
+}
+
+#[test]
+fn a_trial_that_cannot_be_kept_ends_the_search_and_counts_for_nothing() {
+    for searcher in searchers(1) {
+        let place = tempfile::tempdir().expect("a scratch folder");
+        let whole = tempfile::tempdir().expect("a scratch folder");
+        let expected = on_file(whole.path(), &*searcher, &Landscape, 1).expect("possible");
+        let full = FullDisk { room: AtomicU64::new(2) };
+        let refused = on_file(place.path(), &*searcher, &full, 1).expect_err("it is full");
+        let text = refused.to_string();
+        assert_eq!(text, "trial 2 cannot be kept and waits again: no space left");
+        let gone_on =
+            on_file(place.path(), &*searcher, &Landscape, 1).expect("there is room again");
+        assert_eq!(gone_on, expected);
+    }
+}
