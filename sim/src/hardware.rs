@@ -422,11 +422,10 @@ impl Cluster {
         };
         let kind = |machine: &Machine| Machine { name: String::new(), ..machine.clone() };
         let is_alike = self.machines.iter().all(|machine| kind(machine) == kind(&first));
-        let name = first.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
-        let name = if described == 1 { first.name.as_str() } else { name };
-        let more = (described + 1..=wanted)
-            .map(|number| Machine { name: format!("{name} {number}"), ..first.clone() });
-        self.machines.extend(more);
+        let numbered = first.name.strip_suffix(" 1").filter(|_| described > 1);
+        let name = numbered.unwrap_or(&first.name);
+        let machine = |number| Machine { name: format!("{name} {number}"), ..first.clone() };
+        self.machines = (1..=wanted).map(machine).collect();
         is_alike.then_some(self)
     }
 

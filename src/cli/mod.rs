@@ -151,7 +151,8 @@ enum Verb {
     /// marked; where none does, the nearest is named with exit code 5. Machines and what happens to
     /// them can be varied too: `--set 'stragglers=[{ machine = 0, factor = 3.0 }]'`.
     ///
-    /// What is predicted of a cluster is kept in `--out`, so that other limits or more clusters cost
+    /// The cheapest and the fastest (within the limits) are written as experiments to be run, each
+    /// with a hardware file of its own. What is predicted of a cluster is kept in `--out`, so that other limits or more clusters cost
     /// nothing again, and an interrupted sizing goes on.
     Size(Common),
     /// Look at the studies that searches leave behind, or go on with one.

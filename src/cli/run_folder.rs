@@ -122,9 +122,18 @@ pub fn write_head(
 
 /// Writes the configuration with all that it names.
 pub fn write_experiment(folder: &RunFolder, experiment: &Experiment) -> Result<(), Failure> {
-    let configuration = folder.path().join(CONFIGURATION);
-    for (path, text) in experiment.bundle(&absolute(&configuration)?) {
-        folder.write(Path::new(CONFIGURATION).join(path), text.as_bytes())?;
+    write_bundle(folder, CONFIGURATION, experiment)
+}
+
+/// The same in a folder of another name.
+pub fn write_bundle(
+    folder: &RunFolder,
+    name: &str,
+    experiment: &Experiment,
+) -> Result<(), Failure> {
+    let inside = folder.path().join(name);
+    for (path, text) in experiment.bundle(&absolute(&inside)?) {
+        folder.write(Path::new(name).join(path), text.as_bytes())?;
     }
     Ok(())
 }

@@ -5,23 +5,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
+use super::output::for_shell;
 use super::progress::{Bar, remark};
-use super::run_folder::{self, Circumstances, hashed, write_figures, write_head, write_table};
-use super::setup::{fitted_quadratic, open_lab, overrides};
+use super::run_folder::{
+    self, Circumstances, hashed, write_bundle, write_figures, write_head, write_table,
+};
+use super::setup::overrides;
+use super::surrogate::{Fitted, Surrogate, seeds_of_the_loss, surrogate};
 use super::{Common, json};
 use crate::config::{self, ClusterSize, Experiment, FilePath, Hardware, ObjectiveChoice};
 use crate::optimizer::{
-    Foresight, Goal, Limits, Outlook, OutlookKeeper, Quote, cheapest, choices, fastest,
-    is_efficient, nearest, size as predict_sizes,
+    Foresight, Goal, Limits, Outlook, OutlookKeeper, Quote, cheapest, choices, experiment_of,
+    fastest, is_efficient, nearest, size as predict_sizes,
 };
-use crate::predict::{Calibration, Predict};
 use crate::report::figure::Source;
 use crate::report::html::Report;
 use crate::report::sizing::{cluster_name, sizing_figures, sizing_summary, sizing_table};
 use crate::report::table::{Cell, SummaryTable};
 use crate::run::Kind;
 use crate::runtime::Stopwatch;
-use crate::store::{RunFolder, StoreError, read_json, read_optional};
+use crate::store::{RunFolder, StoreError, read_optional};
 
 /// `omnivore size FILE`.
 pub fn size(common: &Common) -> Result<(), Failure> {
@@ -33,9 +36,12 @@ pub fn size(common: &Common) -> Result<(), Failure> {
     let folder = run_folder::open(&common.output, "size", &experiment.name)?;
     let quotes =
         oracle.quotes(common, &sizes, &folder).map_err(|failure| failure.left_in(&folder))?;
-    let remarks = remarks(&experiment, &sizes);
+    let seeds = seeds_of_the_loss(&oracle.fitted.seeds);
+    let mut remarks = remarks(&experiment, &sizes);
+    remarks.push(format!("Seeds of the predicted loss: {seeds}."));
     let limits = Limits::from(sizing);
-    let found = Found { common, experiment: &experiment, goal, limits, quotes, remarks };
+    let found =
+        Found { common, experiment: &experiment, sizes: &sizes, goal, limits, quotes, remarks };
     found.publish(&folder, watch.elapsed().as_secs_f64())?;
     match found.infeasible() {
         Some(text) => Err(Failure::Infeasible(text)),
@@ -45,8 +51,7 @@ pub fn size(common: &Common) -> Result<(), Failure> {
 
 /// What a calibration foretells.
 struct Oracle {
-    calibration: Calibration,
-    predictor: Box<dyn Predict>,
+    fitted: Fitted,
     loss_target: f64,
     /// What beside the experiment fixes its predictions.
     identity: String,
@@ -54,29 +59,21 @@ struct Oracle {
 
 impl Oracle {
     fn open(common: &Common, experiment: &Experiment, goal: Goal) -> Result<Self, Failure> {
-        let (Some(ObjectiveChoice::Calibration(file))
-        | Some(ObjectiveChoice::FittedQuadratic(file))) = &experiment.objective
-        else {
-            return Err(uncalibrated(common, experiment, None));
+        let file = match &experiment.objective {
+            Some(ObjectiveChoice::Calibration(file) | ObjectiveChoice::FittedQuadratic(file)) => {
+                file
+            }
+            _ => return Err(uncalibrated(common, experiment, None)),
         };
         let Some(text) = read_optional(file.full())? else {
             return Err(uncalibrated(common, experiment, Some(file)));
         };
-        let calibration: Calibration = read_json(file.full(), "calibration")?;
-        let remarks = common.output.remarks();
-        let (predictor, kind): (Box<dyn Predict>, &str) = match experiment.objective {
-            Some(ObjectiveChoice::FittedQuadratic(_)) => {
-                (Box::new(fitted_quadratic(&calibration, experiment, remarks)?), "quadratic")
-            }
-            _ => {
-                let lab = open_lab(experiment.clone(), remarks)?;
-                (Box::new(calibration.predictor(&lab)?), "calibration")
-            }
+        let Surrogate::Fitted(fitted) = surrogate(experiment, common.output.remarks())? else {
+            return Err(uncalibrated(common, experiment, None));
         };
-        let version = env!("CARGO_PKG_VERSION");
-        let identity = format!("{version} {kind} {}", hashed(&text));
-        let loss_target = calibration.loss_target(goal.target())?;
-        Ok(Oracle { calibration, predictor, loss_target, identity })
+        let loss_target = fitted.calibration.loss_target(goal.target())?;
+        let identity = format!("{} {}", env!("CARGO_PKG_VERSION"), hashed(&text));
+        Ok(Oracle { fitted: *fitted, loss_target, identity })
     }
 
     fn quotes(
@@ -90,9 +87,9 @@ impl Oracle {
         let n_choices: usize = n_choices?.iter().sum();
         let bar = Bar::new("configurations", n_choices as u64, common.output.remarks());
         let foresight = Foresight {
-            predictor: &*self.predictor,
-            profiles: &self.calibration.profiles,
-            curvature: self.calibration.effective_curvature,
+            predictor: &*self.fitted.predictor,
+            profiles: &self.fitted.calibration.profiles,
+            curvature: self.fitted.calibration.effective_curvature,
             loss_target: self.loss_target,
         };
         let kept = Kept { folder, identity: &self.identity };
@@ -112,8 +109,8 @@ fn uncalibrated(common: &Common, experiment: &Experiment, file: Option<&FilePath
     let folder = experiment.folder.join("calibration");
     let help = format!(
         "run `omnivore calibrate {} --out {}`, then set `objective = {{ calibration = \"calibration/calibration.json\" }}`",
-        common.file.display(),
-        folder.display(),
+        for_shell(&common.file),
+        for_shell(&folder),
     );
     experiment.refuse("objective", message, help).into()
 }
@@ -134,10 +131,8 @@ struct Kept<'a> {
 impl Kept<'_> {
     /// All that fixes a prediction; limits, which only choose between predictions, are left out.
     fn identity(&self, experiment: &Experiment) -> String {
-        let mut bare = experiment.clone();
-        bare.sizing = None;
-        let Experiment { network, hardware, .. } = &bare;
-        format!("{}\n{}{network:?}\n{hardware:?}", self.identity, bare.to_toml())
+        let Experiment { network, hardware, .. } = experiment;
+        format!("{}\n{}{network:?}\n{hardware:?}", self.identity, experiment.to_toml())
     }
 }
 
@@ -199,6 +194,7 @@ fn remarks(experiment: &Experiment, sizes: &[ClusterSize]) -> Vec<String> {
 struct Found<'a> {
     common: &'a Common,
     experiment: &'a Experiment,
+    sizes: &'a [ClusterSize],
     goal: Goal,
     limits: Limits,
     quotes: Vec<Quote>,
@@ -221,6 +217,7 @@ impl Found<'_> {
         let figures = write_figures(folder, sizing_figures(&title, quotes, limits))?;
         let table = self.table();
         let answers = self.answers();
+        let how_to_run = self.write_experiments(folder)?;
         let report = Report {
             title: format!("size {}", experiment.name),
             kinds: vec![Source::Predicted],
@@ -239,6 +236,9 @@ impl Found<'_> {
             run_folder::print_object(object, folder);
         } else {
             out!("{text}");
+            if let Some(text) = how_to_run {
+                outln!("{text}");
+            }
             outln!("\nresults: {}", folder.path().display());
         }
         Ok(())
@@ -249,6 +249,27 @@ impl Found<'_> {
         let seed = experiment.run.seed.0;
         let title = format!("{}, {goal}, seed {seed}: predicted", experiment.name);
         sizing_summary(title, quotes, limits)
+    }
+
+    /// Writes the cheapest and the fastest cluster within the limits as experiments to be run, and says
+    /// how.
+    fn write_experiments(&self, folder: &RunFolder) -> Result<Option<String>, Failure> {
+        let Found { limits, quotes, sizes, .. } = self;
+        let mut written = Vec::new();
+        for (name, quote) in
+            [("cheapest", cheapest(quotes, limits)), ("fastest", fastest(quotes, limits))]
+        {
+            folder.forget_folder(name)?;
+            let Some(quote) = quote else { continue };
+            let size = sizes.iter().find(|size| quote.is_of(size));
+            let Some((size, outlook)) = size.zip(quote.outlook.as_ref()) else { continue };
+            let experiment = experiment_of(size, outlook.best.choice)?;
+            write_bundle(folder, name, &experiment)?;
+            written.push(format!("`omnivore emulate {}`", for_shell(&folder.path().join(name))));
+        }
+        let how =
+            (!written.is_empty()).then(|| format!("With real gradients: {}.", written.join(", ")));
+        Ok(how)
     }
 
     /// The answers in sentences.

@@ -73,3 +73,12 @@ fn quadratic(experiment: &Experiment, of: &Quadratic) -> Result<NoisyQuadratic, 
     )
     .map_err(|error| experiment.refuse("objective", error.to_string(), String::new()).into())
 }
+
+/// Under which seeds a calibration foretells the loss: that of the run is none of them.
+pub fn seeds_of_the_loss(seeds: &[u64]) -> String {
+    if seeds.is_empty() {
+        return "none: it is an expectation over seeds".to_owned();
+    }
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    format!("{} (`predictor_seeds` of the calibration)", seeds.join(", "))
+}

@@ -35,6 +35,7 @@ mod overrides;
 mod plan;
 mod reader;
 mod render;
+mod render_hardware;
 mod run;
 mod service;
 mod sizing;

@@ -118,21 +118,25 @@ fn resolved(experiment: &Experiment, naming: Naming<'_>) -> toml::Table {
 
 /// A table that is filled in the order of the calls.
 #[derive(Default)]
-struct Writer(toml::Table);
+pub(super) struct Writer(toml::Table);
 
 impl Writer {
-    fn with(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
+    pub(super) fn with(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
         self
     }
 
-    fn value(self) -> toml::Value {
+    pub(super) fn value(self) -> toml::Value {
         toml::Value::Table(self.0)
+    }
+
+    pub(super) fn table(self) -> toml::Table {
+        self.0
     }
 }
 
 /// `{ key = value }`.
-fn only(key: &str, value: impl Into<toml::Value>) -> toml::Value {
+pub(super) fn only(key: &str, value: impl Into<toml::Value>) -> toml::Value {
     Writer::default().with(key, value).value()
 }
 
@@ -297,15 +301,21 @@ fn write_target(target: Target) -> toml::Value {
 
 fn write_service(service: &Service, naming: Naming<'_>) -> toml::Value {
     match (&service.law, &service.file, naming) {
-        (ServiceLaw::Constant, ..) => "constant".into(),
-        (ServiceLaw::Exponential, ..) => "exponential".into(),
-        (ServiceLaw::Gamma(shape), ..) => only("gamma", *shape),
-        (ServiceLaw::Lognormal(cv), ..) => only("lognormal", *cv),
-        (ServiceLaw::Pareto(cv), ..) => only("pareto", *cv),
         (ServiceLaw::Empirical(_), Some(file), Naming::Written) => {
             only("empirical", naming.path(file))
         }
-        (ServiceLaw::Empirical(samples), ..) => only("empirical", list(samples)),
+        (law, ..) => write_law(law),
+    }
+}
+
+pub(super) fn write_law(law: &ServiceLaw) -> toml::Value {
+    match law {
+        ServiceLaw::Constant => "constant".into(),
+        ServiceLaw::Exponential => "exponential".into(),
+        ServiceLaw::Gamma(shape) => only("gamma", *shape),
+        ServiceLaw::Lognormal(cv) => only("lognormal", *cv),
+        ServiceLaw::Pareto(cv) => only("pareto", *cv),
+        ServiceLaw::Empirical(samples) => only("empirical", list(samples)),
     }
 }
 

@@ -5,9 +5,10 @@ use omnivore_sim::units::BytesPerSecond;
 
 use super::error::{ConfigError, Problem};
 use super::experiment::{Experiment, Hardware, under_law};
-use super::files::{Context, FilePath};
+use super::files::{Context, FilePath, Input};
 use super::plan::optional_set;
 use super::reader::{Bound, Field, Mistakes, Reader};
+use super::render_hardware::{gigabits, hardware_text};
 use super::run::{MOST_MACHINES, MachineCount, RunConfig, SettingError};
 use super::{hardware, keys};
 
@@ -49,8 +50,8 @@ pub struct ClusterSize {
     pub conv_machines: u32,
     /// Bandwidth of its links; absent where messages cost nothing.
     pub bandwidth_gbit_per_s: Option<f64>,
-    /// The experiment on this cluster, whose search space has all numbers of groups that are possible
-    /// there.
+    /// The experiment on this cluster alone, with a hardware file of its own in its bundle, and a search
+    /// space with all numbers of groups that are possible there.
     pub experiment: Experiment,
 }
 
@@ -221,7 +222,7 @@ impl Experiment {
                     Some(bandwidth) => sized.clone().with_bandwidth(bandwidth).unwrap_or(sized),
                     None => sized,
                 };
-                let link = sized.network.map(|network| network.link.bandwidth.get() * 8e-9);
+                let link = sized.network.map(|network| gigabits(network.link.bandwidth.get()));
                 (Hardware::Described(sized), Some(name), bandwidth.or(link))
             }
             other => (other.clone(), None, None),
@@ -250,7 +251,12 @@ impl Experiment {
             divisors.map(|groups| run.with(groups, momentum, rate)).collect();
         let groups = tried.iter().flatten().map(|run| run.roster.groups).collect();
         let run = tried.into_iter().reduce(Result::or).unwrap_or(Ok(run))?;
-        let mut experiment = Experiment { run, hardware, ..self.clone() };
+        let mut experiment = Experiment { run, hardware, sizing: None, ..self.clone() };
+        experiment.inputs.retain(|input| input.copy == "network");
+        if let Hardware::Described(cluster) = &experiment.hardware {
+            let (copy, text) = ("hardware".to_owned(), hardware_text(cluster));
+            experiment.inputs.push(Input { copy, text, inlined: Vec::new() });
+        }
         if let Some(search) = &mut experiment.search {
             search.groups = groups;
         }

@@ -24,8 +24,8 @@ pub use search::{
     rank_candidates, scenario_of, search, sift, times_per_update,
 };
 pub use sizing::{
-    Foresight, Limits, Outlook, OutlookKeeper, Quote, cheapest, fastest, is_efficient, nearest,
-    size,
+    Foresight, Limits, Outlook, OutlookKeeper, Quote, cheapest, experiment_of, fastest,
+    is_efficient, nearest, size,
 };
 pub use tradeoff::{Placed, Standing, System, place, strategies};
 pub use verify::{Execution, Measurement, SpeedUp, Verified, measure, relative_errors, speed_up};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::OptimizerError;
 use super::search::{
-    Candidate, Interval, choices, predict_choice, rank, scenario_of, search, sift,
+    Candidate, Choice, Interval, choices, predict_choice, rank, run_of, scenario_of, search, sift,
 };
 use crate::config::{ClusterSize, Experiment, Sizing};
 use crate::predict::Predict;
@@ -67,6 +67,13 @@ pub struct Quote {
 }
 
 impl Quote {
+    /// Whether it is of this cluster.
+    pub fn is_of(&self, size: &ClusterSize) -> bool {
+        self.hardware == size.hardware
+            && self.conv_machines == size.conv_machines
+            && self.bandwidth_gbit_per_s == size.bandwidth_gbit_per_s
+    }
+
     fn new(size: &ClusterSize, outlook: Option<Outlook>, configurations: usize) -> Self {
         let server = u32::from(size.hardware.is_some());
         Quote {
@@ -127,6 +134,17 @@ impl Quote {
         let time_s = if free { f64::INFINITY } else { budget_usd / usd_per_hour * HOUR_S };
         Some(self.probability_within(time_s))
     }
+}
+
+/// The experiment on a cluster under a configuration, to be run.
+///
+/// # Errors
+/// [`OptimizerError`] when the configuration is not of this cluster.
+pub fn experiment_of(size: &ClusterSize, choice: Choice) -> Result<Experiment, OptimizerError> {
+    let run = run_of(&size.experiment, choice)?;
+    let mut experiment = size.experiment.clone();
+    experiment.run = run;
+    Ok(experiment)
 }
 
 /// Keeps what was predicted of a cluster, so that a sizing can go on.

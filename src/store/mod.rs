@@ -221,6 +221,20 @@ impl RunFolder {
         Ok(())
     }
 
+    /// Takes away a folder in this one, if it is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] with the system's reason.
+    pub fn forget_folder(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.path.join(name);
+        match fs::remove_dir_all(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::Write { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reads back a value written as JSON; `None` where there is no such file.
     ///
     /// # Errors

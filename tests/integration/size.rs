@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{Bench, SHORT_RUN, code, error_text, files, json_of};
+use crate::program::{Bench, SHORT_RUN, code, error_text, files, json_of, program};
 
 const HARDWARE: &str = r#"
 name = "rented"
@@ -121,6 +121,34 @@ fn a_sizing_says_of_every_cluster_what_it_does_and_what_it_costs() {
     }
     for name in ["time-against-cost", "time-against-machines"] {
         assert!(bench.path("out/plots").join(format!("{name}.png")).is_file(), "{name}");
+    }
+}
+
+#[test]
+fn the_cheapest_and_the_fastest_can_be_run_as_they_were_predicted() {
+    let bench = calibrated();
+    let object = bench.json("size", "out", &[]);
+    for name in ["cheapest", "fastest"] {
+        let clusters = object["clusters"].as_array().expect("a list");
+        let own = clusters.iter().find(|cluster| cluster["name"] == object[name]);
+        let own = own.expect("it is one of them");
+        let run = |verb: &str| {
+            let mut command = program();
+            command
+                .arg(verb)
+                .arg(bench.path("out").join(name))
+                .args(["--json", "--quiet", "--out"]);
+            command.arg(bench.path(&format!("{verb}-{name}")));
+            json_of(&command.output().expect("it starts"))
+        };
+        let simulated = run("simulate");
+        for key in ["time_to_target_s", "updates_to_target"] {
+            assert_eq!(simulated[key], own["predicted"][key], "{key} of {own}");
+        }
+        assert_eq!(simulated["cost_usd"], own["cost_usd"]);
+        let emulated = run("emulate");
+        assert_eq!(emulated["configuration"]["conv_machines"], own["conv_machines"]);
+        assert_eq!(emulated["time_per_update_s"], simulated["time_per_update_s"]);
     }
 }
 

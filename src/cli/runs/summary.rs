@@ -5,6 +5,7 @@ use omnivore_sim::cluster::{MomentumEstimate, MomentumReport};
 use omnivore_sim::trace::StalenessSummary;
 
 use super::Foretold;
+use crate::cli::surrogate::seeds_of_the_loss;
 use crate::config::{Experiment, Target};
 use crate::optimizer::Goal;
 use crate::predict::{Crossing, Curve};
@@ -109,13 +110,4 @@ pub(super) fn summary(
         row("late cycles (%)", Cell::number(100.0 * late.share()));
     }
     table
-}
-
-/// Under which seeds a calibration foretells the loss: that of the run is none of them.
-fn seeds_of_the_loss(seeds: &[u64]) -> String {
-    if seeds.is_empty() {
-        return "none: it is an expectation over seeds".to_owned();
-    }
-    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
-    format!("{} (`predictor_seeds` of the calibration)", seeds.join(", "))
 }

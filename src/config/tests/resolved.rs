@@ -150,6 +150,41 @@ fn the_shipped_hardware_files_are_clusters_of_the_stated_size() {
     }
 }
 
+/// All of one number of machines, whatever else is in the file.
+#[test]
+fn a_sized_cluster_written_as_a_file_is_the_same_cluster() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/hardware");
+    let network = "exchange = { servers = 3 }\nplacement = \"per_layer\"\nmessage_overhead_us = 7.5\ngradient_bytes_factor = 0.3\nlatency_us = 33.3\nbandwidth_gbit_per_s = 0.7";
+    let odd = format!(
+        "update_gbyte_per_s = 3.3\n{}\n[network]\n{network}\n",
+        Folder::new().with_second_device()
+    );
+    for name in ["cpu-s", "cpu-l", "gpu-s", "paced-4", "g2-4-gpus", "paper-loop", "knee", "odd"] {
+        let folder = Folder::new();
+        folder.write("odd.toml", &odd);
+        let file =
+            if name == "odd" { "odd.toml".into() } else { shipped.join(format!("{name}.toml")) };
+        let hardware = format!("hardware={}", file.display());
+        let set = [&hardware, "conv_machines=1", "groups=1", "sizing.conv_machines=[1, 2, 3, 16]"];
+        let loaded = load(folder.path(), &overrides(&set));
+        let experiment = loaded.unwrap_or_else(|e| panic!("{name}: {}", folder.show(&e)));
+        let (_, sizes) =
+            experiment.require_sizing().unwrap_or_else(|e| panic!("{name}: {}", folder.show(&e)));
+        for size in sizes {
+            let results = folder.path().join(format!("sized-{}", size.conv_machines));
+            std::fs::create_dir_all(&results).expect("created");
+            for (path, text) in size.experiment.bundle(&results) {
+                std::fs::write(results.join(path), text).expect("written");
+            }
+            let again = load(&results, &Overrides::default());
+            let again = again.unwrap_or_else(|e| panic!("{name}: {}", folder.show(&e)));
+            assert_eq!(again.hardware, size.experiment.hardware, "{name}");
+            assert_eq!(again.run.roster, size.experiment.run.roster, "{name}");
+            assert!(again.sizing.is_none(), "{name}: it is one cluster");
+        }
+    }
+}
+
 #[test]
 fn the_shipped_networks_can_be_named() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/networks");
