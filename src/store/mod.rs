@@ -123,7 +123,21 @@ impl RunFolder {
         match locked {
             Err(fs::TryLockError::WouldBlock) => Err(StoreError::InUse { path: self.path }),
             Ok(()) | Err(fs::TryLockError::Error(_)) => {
+                if claim == Claim::Alone {
+                    self.remove_unfinished();
+                }
                 Ok(RunFolder { _claim: Some(Arc::new(folder)), ..self })
+            }
+        }
+    }
+
+    /// Files that a killed process had not finished only cost space, so a failure to remove one is no
+    /// error.
+    fn remove_unfinished(&self) {
+        let Ok(entries) = fs::read_dir(&self.path) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                let _ = fs::remove_file(entry.path());
             }
         }
     }
@@ -344,6 +358,9 @@ impl<W: Write> Write for Remembering<W> {
     }
 }
 
+/// Begins the names of files that are being written.
+const UNFINISHED: &str = ".unfinished-";
+
 /// A file that is written beside its place, and gone if it never gets there.
 struct Beside(tempfile::NamedTempFile);
 
@@ -352,7 +369,7 @@ impl Beside {
         let failed = |source| StoreError::Write { path: path.to_owned(), source };
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         fs::create_dir_all(folder).map_err(failed)?;
-        Ok(Beside(tempfile::NamedTempFile::new_in(folder).map_err(failed)?))
+        Ok(Beside(tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(failed)?))
     }
 
     fn into_place(self, path: &Path) -> Result<(), StoreError> {

@@ -140,3 +140,29 @@ fn what_cannot_be_written_is_remembered_whatever_the_writer_says_of_it() {
     let failure = writer.failure.expect("it was remembered");
     assert_eq!(failure.kind(), std::io::ErrorKind::StorageFull);
 }
+
+#[test]
+fn what_a_killed_process_had_not_finished_is_gone_once_a_folder_is_claimed_alone() {
+    let place = tempfile::tempdir().expect("a scratch folder");
+    let folder = RunFolder::create(place.path()).expect("writable");
+    let left_over = |folder: &RunFolder| {
+        let mut file = Beside::new(&folder.path().join("state.json")).expect("writable");
+        file.0.write_all(b"half").expect("writable");
+        // A process that is killed removes nothing.
+        file.0.disable_cleanup(true);
+    };
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(place.path()).expect("readable");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("readable").file_name();
+        entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect()
+    };
+    left_over(&folder);
+    left_over(&folder);
+    folder.write("summary.json", b"{}").expect("writable");
+    assert_eq!(names().len(), 3);
+    // Of those that share a folder another may be at work.
+    drop(folder.clone().claim(Claim::Shared).expect("nobody else is there"));
+    assert_eq!(names().len(), 3);
+    folder.claim(Claim::Alone).expect("nobody else is there");
+    assert_eq!(names(), ["summary.json"]);
+}

@@ -81,7 +81,7 @@ fn interrupt(bench: &Bench, verb: &str, name: &str, settings: &[&str]) {
     interrupted.arg("--out").arg(bench.path(name)).arg("--quiet");
     let mut child = interrupted
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
     // The folder is made once interrupts are caught; then long enough to begin, too short to end.
@@ -93,8 +93,11 @@ fn interrupt(bench: &Bench, verb: &str, name: &str, settings: &[&str]) {
     let pid = child.id().to_string();
     let sent = std::process::Command::new("kill").args(["-INT", &pid]).status();
     assert!(sent.expect("kill is there").success());
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(130), "interrupted, not finished");
+    let output = child.wait_with_output().expect("it ends");
+    let said = words(&output);
+    assert_eq!(code(&output), 130, "interrupted, not finished: {said}");
+    let how = format!("with `--resume --out {}`", bench.path(name).display());
+    assert!(said.contains(&how), "{said}");
 }
 
 /// case-44 (burn): a run in two processes ends as one that was not interrupted.
