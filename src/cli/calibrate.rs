@@ -108,7 +108,7 @@ pub fn calibrate_in(
         Machine::WhereItMatters if !matters => Vec::new(),
         _ => measure_machine(folder, lab, common)?,
     };
-    let runs = (plan.runs.len() * plan.seeds.len()) as u64;
+    let runs = plan.seeded_runs().len() as u64;
     let bar = Bar::new("calibration runs", runs, common.output.remarks());
     let keeper = Kept { folder, bar: &bar };
     let calibration = fit(lab, profiles, common.output.n_threads(), &keeper, &Silent)?;

@@ -265,7 +265,7 @@ pub const CALIBRATION: Section = Section {
             "settings of the short synchronous runs",
         ),
         key("updates", "400", "updates of each run"),
-        key("seeds", "[100]", "seeds of each run"),
+        key("seeds", "[100]", "seeds of each run that names none of its own"),
         key("predictor_seeds", "[1, 2, 3]", "seeds over which the predictor averages"),
         key("repetitions", "5", "times that each duration is measured"),
     ],
@@ -277,6 +277,7 @@ pub const CALIBRATION_RUN: Section = Section {
     keys: &[
         key("explicit_momentum", "0.0", "mu in the update rule, between -1 and 1"),
         key("learning_rate", "0.015", "eta in the update rule, above 0"),
+        key("seed", "100", "its only seed; without it the run is made under each of `seeds`"),
     ],
 };
 

@@ -69,12 +69,24 @@ pub struct Calibration {
     pub runs: Vec<CalibrationRun>,
     /// Updates of each.
     pub updates: u64,
-    /// Seeds of each.
+    /// Seeds of each that has none of its own.
     pub seeds: Vec<u64>,
     /// Seeds over which the predictor averages.
     pub predictor_seeds: Vec<u64>,
     /// Times that each duration is measured.
     pub repetitions: u32,
+}
+
+impl Calibration {
+    /// Every run with its seed.
+    pub fn seeded_runs(&self) -> Vec<(CalibrationRun, u64)> {
+        let shared = self.seeds.iter().flat_map(|seed| {
+            let without = self.runs.iter().filter(|run| run.seed.is_none());
+            without.map(move |run| (*run, *seed))
+        });
+        let own = self.runs.iter().filter_map(|run| Some((*run, run.seed?)));
+        shared.chain(own).collect()
+    }
 }
 
 /// Settings of one short run.
@@ -84,6 +96,8 @@ pub struct CalibrationRun {
     pub explicit_momentum: f64,
     /// η above 0.
     pub learning_rate: f64,
+    /// Its only seed; where there is none, it is made under each of the calibration's.
+    pub seed: Option<u64>,
 }
 
 /// What an optimizer chooses from.
@@ -272,17 +286,25 @@ fn read_calibration(field: &Field<'_>) -> Option<Calibration> {
     let reader = field.table(&keys::CALIBRATION)?;
     let runs = reader.required("runs").and_then(|field| field.set("tables", read_calibration_run));
     let updates = reader.required("updates").and_then(|field| field.whole(1..=MOST_UPDATES));
-    let seeds = |key| {
-        let field: Field<'_> = reader.required(key)?;
-        field.set("seeds", |item| item.whole(0..=i64::MAX.unsigned_abs()))
+    let set = |field: Field<'_>| field.set("seeds", seed);
+    let predictor_seeds = reader.required("predictor_seeds").and_then(set);
+    let all_have_one = runs
+        .as_ref()
+        .is_some_and(|runs: &Vec<CalibrationRun>| runs.iter().all(|run| run.seed.is_some()));
+    let seeds = match reader.optional("seeds") {
+        Some(field) if all_have_one => field.refuse(Problem::Refused {
+            message: format!("`{}` belongs to no run: each names a seed of its own", field.name),
+            help: "leave it out, or leave `seed` out of a run".to_owned(),
+        }),
+        None if all_have_one => Some(Vec::new()),
+        _ => reader.required("seeds").and_then(set),
     };
-    let (own_seeds, predictor_seeds) = (seeds("seeds"), seeds("predictor_seeds"));
     let repetitions = reader.required("repetitions").and_then(|field| field.count(1..=1_000_000));
     reader.close();
     Some(Calibration {
         runs: runs?,
         updates: updates?,
-        seeds: own_seeds?,
+        seeds: seeds?,
         predictor_seeds: predictor_seeds?,
         repetitions: repetitions?,
     })
@@ -294,8 +316,20 @@ fn read_calibration_run(field: &Field<'_>) -> Option<CalibrationRun> {
     let explicit_momentum = momentum.and_then(|field| field.number(Bound::Momentum));
     let rate = reader.required("learning_rate");
     let learning_rate = rate.and_then(|field| field.number(Bound::Positive));
+    let own_seed = match reader.optional("seed") {
+        Some(field) => seed(&field).map(Some),
+        None => Some(None),
+    };
     reader.close();
-    Some(CalibrationRun { explicit_momentum: explicit_momentum?, learning_rate: learning_rate? })
+    Some(CalibrationRun {
+        explicit_momentum: explicit_momentum?,
+        learning_rate: learning_rate?,
+        seed: own_seed?,
+    })
+}
+
+fn seed(field: &Field<'_>) -> Option<u64> {
+    field.whole(0..=i64::MAX.unsigned_abs())
 }
 
 fn read_search(field: &Field<'_>) -> Option<Search> {

@@ -126,6 +126,13 @@ impl Writer {
         self
     }
 
+    fn with_optional(self, key: &str, value: Option<impl Into<toml::Value>>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
     pub(super) fn value(self) -> toml::Value {
         toml::Value::Table(self.0)
     }
@@ -359,13 +366,15 @@ fn write_calibration(calibration: &Calibration) -> toml::Value {
         Writer::default()
             .with("explicit_momentum", run.explicit_momentum)
             .with("learning_rate", run.learning_rate)
+            .with_optional("seed", run.seed.map(whole))
             .value()
     });
     let seeds = |seeds: &[u64]| list(&seeds.iter().copied().map(whole).collect::<Vec<_>>());
+    let shared = Some(&calibration.seeds).filter(|seeds| !seeds.is_empty());
     Writer::default()
         .with("runs", runs.collect::<Vec<_>>())
         .with("updates", whole(calibration.updates))
-        .with("seeds", seeds(&calibration.seeds))
+        .with_optional("seeds", shared.map(|shared| seeds(shared)))
         .with("predictor_seeds", seeds(&calibration.predictor_seeds))
         .with("repetitions", calibration.repetitions)
         .value()

@@ -205,13 +205,11 @@ pub fn calibrate(
     let experiment = lab.experiment();
     let plan = experiment.require_calibration()?;
     let settings: Vec<(Seed, UpdateRule)> = plan
-        .seeds
-        .iter()
-        .flat_map(|seed| {
-            plan.runs.iter().filter_map(move |run| {
-                let run = experiment.run.with(1, run.explicit_momentum, run.learning_rate).ok()?;
-                Some((Seed(*seed), run.rule()))
-            })
+        .seeded_runs()
+        .into_iter()
+        .filter_map(|(run, seed)| {
+            let run = experiment.run.with(1, run.explicit_momentum, run.learning_rate).ok()?;
+            Some((Seed(seed), run.rule()))
         })
         .collect();
     let runs: Result<Vec<CalibrationCurve>, CalibrationError> =

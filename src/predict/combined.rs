@@ -1,14 +1,14 @@
 //! Both predictors as one: where theory has a say, between them.
 //!
-//! L̂ = L_proxy^w · L_quadratic^(1 − w), draw by draw, where the noisy quadratic ends below its start;
-//! else the proxy alone, for a linear model knows nothing of a network that stabilises itself. The
-//! share is w = e_q²/(e_p² + e_q²), where e_p and e_q are the errors of ln loss that both make in
-//! calibration runs that were held back from their fit: what each has shown that it can foretell.
-//! Source: Bates, Granger, "The combination of forecasts", for independent errors. How far
-//! the two are apart, fitted as they are on the same runs, is what calibration tells of the error
-//! of either: (ln L_proxy − ln L_quadratic)²/2, the sample variance of two, is part of the variance
-//! of the predicted loss. No number in it is fitted. Source: derived; how it was decided on, and how
-//! well it does, is in `results/validations`.
+//! L̂ = √(L_proxy · L_quadratic), draw by draw, where the noisy quadratic ends below its start; else the
+//! proxy alone, for a linear model knows nothing of a network that stabilises itself. Both count
+//! alike: four short runs do not tell which of them errs less at other settings, and the equal mean
+//! of forecasts is hard to beat by weights that must be estimated. Source: Bates, Granger, "The
+//! combination of forecasts"; Stock, Watson, "Combination forecasts of output growth", for the equal
+//! mean. How far the two are apart, fitted as they are on the same runs, is what calibration tells of
+//! the error of either: (ln L_proxy − ln L_quadratic)²/2, the sample variance of two, is part of the
+//! variance of the predicted loss. No number in it is fitted. Source: derived; how it was decided on,
+//! and how well it does, is in `results/validations`.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -89,14 +89,6 @@ impl Predictor {
         Ok(Predictions { combined, proxy, quadratic })
     }
 
-    /// w: the middle where calibration has too few settings to hold one back.
-    pub fn proxy_share(&self) -> f64 {
-        let errors = (self.proxy.ensemble().held_back_error, self.quadratic.fit().held_back_error);
-        let (Some(proxy), Some(quadratic)) = errors else { return 0.5 };
-        let share = quadratic.powi(2) / (proxy.powi(2) + quadratic.powi(2));
-        if share.is_finite() { share } else { 0.5 }
-    }
-
     fn combined(&self, runs: ProxyRuns, quadratic: &Prediction) -> Prediction {
         let ProxyRuns { mut draws, trace, spread } = runs;
         let other = &quadratic.loss;
@@ -113,8 +105,7 @@ impl Predictor {
             fails: other.values.iter().map(fails).collect(),
         };
         if !other.ends_above_its_start() {
-            let share = self.proxy_share();
-            draws.iter_mut().for_each(|draw| average(draw, other, share));
+            draws.iter_mut().for_each(|draw| average(draw, other));
         }
         let spread = Spread { failed_loss, other: Some(beside), ..spread };
         Prediction::of(draws, &spread, &trace, self.proxy.qualities())
@@ -126,9 +117,9 @@ fn has_theory(scenario: &Scenario) -> bool {
     matches!(scenario.strategy, StrategySpec::Groups | StrategySpec::Async | StrategySpec::Sync)
 }
 
-/// Puts a draw between it and another curve, in logarithms; `share` is how much of it stays.
-fn average(draw: &mut Draw, other: &Curve, share: f64) {
+/// Puts a draw in the middle between it and another curve, in logarithms.
+fn average(draw: &mut Draw, other: &Curve) {
     for (value, other) in draw.curve.values.iter_mut().zip(&other.values) {
-        *value = value.powf(share) * other.powf(1.0 - share);
+        *value = value.sqrt() * other.sqrt();
     }
 }

@@ -1,12 +1,15 @@
 //! Fits the proxy network to calibration runs. Source: SE.md, section 4.1.
 
 use omnivore_sim::protocol::UpdateRule;
+use omnivore_sim::rng::Seed;
 use omnivore_sim::trace::smoothed;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{Curve, LOSS_CAP};
-use super::proxy::{NORMAL_90, Openings, PredictorSetup, mean_curve, synchronous_curves};
+use super::proxy::{
+    NORMAL_90, Openings, PredictorSetup, mean_curve, output_scale_for, synchronous_curves,
+};
 
 /// Widest and finest grid of ln s; the second network of SE2.md sits at 1.35.
 const LN_SCALES: (f64, f64, f64) = (-1.2, 2.0, 0.3);
@@ -83,6 +86,9 @@ pub struct ProxyEnsemble {
     pub members: Vec<Member>,
     /// The setting with the best score.
     pub best: ProxyFit,
+    /// c: the last layer of the proxy is c times as large at its initial parameters.
+    #[serde(default = "as_it_is")]
+    pub output_scale: f64,
     /// Standard deviation of ln(predicted / measured) over all compared evaluations.
     pub residual_sd: f64,
     /// The largest smoothed loss that calibration saw: as far as its straight lines are known.
@@ -90,12 +96,12 @@ pub struct ProxyEnsemble {
     /// By what the standard deviation of a prediction is multiplied, so that its 90 % interval
     /// covers 90 % of every calibration run when the others alone are fitted; at least 1.
     pub inflation: f64,
-    /// Root mean square of ln(predicted / measured) in the runs of each setting of μ and η when those
-    /// of the others alone are fitted; absent for fewer than two settings.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub held_back_error: Option<f64>,
     /// What calibration tells of each parameter.
     pub identifiability: Identifiability,
+}
+
+fn as_it_is() -> f64 {
+    1.0
 }
 
 /// How well calibration runs pin down the parameters of the proxy.
@@ -171,6 +177,9 @@ struct Trial {
 
 /// Finds the settings of the proxy that explain calibration runs, with the weight of each.
 ///
+/// Where the runs begin at their initial parameters, so do the proxies, with a last layer so large
+/// that their mean initial loss is that of the runs: see [`output_scale_for`].
+///
 /// A grid over (opening, ln s) with one seed; then, with all seeds of the prediction, whatever of
 /// it is nearly as good as the best, and ln s ± 0.15 about it. For each, x₁ and x₀ minimise the
 /// Huber loss of L̂/L − 1 over all evaluations by iteratively re-weighted least squares. A setting
@@ -197,44 +206,22 @@ pub fn fit(
         .iter()
         .flat_map(|opening| ln_scales().map(|ln_scale| Trial { opening: *opening, ln_scale }))
         .collect();
-    let coarse = Posterior::of(simulate(setup, &usable, &grid, 1)?, &observed);
-    let fine = Posterior::of(
-        simulate(setup, &usable, &coarse.neighbourhood(), setup.seeds.len())?,
-        &observed,
-    );
-    let held_back_error = coarse.held_back_error(&by_setting(&usable));
-    Ok(ProxyEnsemble { held_back_error, ..fine.ensemble(usable.len())? })
-}
-
-/// The places of the runs of each setting of μ and η, seeds together.
-pub(super) fn by_setting(runs: &[Observation]) -> Vec<Vec<usize>> {
-    let mut settings: Vec<Vec<usize>> = Vec::new();
-    for (place, run) in runs.iter().enumerate() {
-        match settings.iter_mut().find(|places| runs[places[0]].rule == run.rule) {
-            Some(places) => places.push(place),
-            None => settings.push(vec![place]),
-        }
-    }
-    settings
-}
-
-/// Root of the mean, over settings, of the mean square of ln(predicted / measured) in the runs of
-/// each when those of the others alone are known. `None` for fewer than two settings, or where the
-/// others alone explain nothing.
-#[expect(clippy::cast_precision_loss, reason = "a few thousand evaluations")]
-pub(super) fn held_back_error(
-    settings: &[Vec<usize>],
-    ln_errors: impl Fn(&[usize]) -> Option<Vec<f64>> + Sync,
-) -> Option<f64> {
-    let of = |held_back: &Vec<usize>| {
-        let errors = ln_errors(held_back)?;
-        Some(errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64)
+    let output_scale = match warm {
+        WarmStart::Warm => as_it_is(),
+        WarmStart::Init => output_scale_for(setup, mean_start(&usable)),
     };
-    if settings.len() < 2 {
-        return None;
-    }
-    let squares: Option<Vec<f64>> = settings.par_iter().map(of).collect();
-    squares.map(|squares| (squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
+    let simulate = |trials: &[Trial], n_seeds| {
+        simulate(setup, output_scale, &usable, trials, &setup.seeds[..n_seeds])
+    };
+    let coarse = Posterior::of(simulate(&grid, setup.seeds.len().min(1))?, &observed);
+    let fine = Posterior::of(simulate(&coarse.neighbourhood(), setup.seeds.len())?, &observed);
+    Ok(ProxyEnsemble { output_scale, ..fine.ensemble(usable.len())? })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
+fn mean_start(runs: &[Observation]) -> f64 {
+    let starts = runs.iter().map(|run| run.loss.values[0].min(LOSS_CAP));
+    starts.sum::<f64>() / runs.len() as f64
 }
 
 /// The runs that are long enough and tell of learning.
@@ -281,12 +268,12 @@ struct Simulated {
 
 fn simulate(
     setup: &PredictorSetup,
+    output_scale: f64,
     runs: &[Observation],
     trials: &[Trial],
-    n_seeds: usize,
+    seeds: &[Seed],
 ) -> Result<Vec<Simulated>, FitError> {
-    let seeds = &setup.seeds[..n_seeds.min(setup.seeds.len())];
-    let openings = Openings::of(setup, trials.iter().map(|trial| trial.opening));
+    let openings = Openings::of(setup, output_scale, trials.iter().map(|trial| trial.opening));
     trials
         .par_iter()
         .map(|trial| {
@@ -419,7 +406,7 @@ impl<'a> Posterior<'a> {
             residual_sd: best.line.residual_sd,
             seen_loss: self.observed.iter().flatten().copied().fold(0.0, f64::max),
             inflation: self.inflation(),
-            held_back_error: None,
+            output_scale: as_it_is(),
             identifiability,
         })
     }
@@ -479,24 +466,6 @@ impl<'a> Posterior<'a> {
         let cosine = |i: usize, j: usize| gram[i][j] / (scale[i] * scale[j]);
         let [least, most] = eigenvalue_range(cosine(0, 1), cosine(0, 2), cosine(1, 2));
         (least > 0.0).then(|| (most / least).sqrt())
-    }
-
-    /// See [`ProxyEnsemble::held_back_error`].
-    fn held_back_error(&self, settings: &[Vec<usize>]) -> Option<f64> {
-        held_back_error(settings, |held_back| {
-            let (all, _) = self.explained(held_back);
-            all.first()?;
-            let predicted = |run: usize, at: usize| -> f64 {
-                all.iter()
-                    .map(|one| one.weight * one.predicts(one.simulated.means[run][at]).ln())
-                    .sum()
-            };
-            let of_run = |run: &usize| {
-                let observed = self.observed[*run].iter().enumerate();
-                observed.map(|(at, l)| predicted(*run, at) - l.ln()).collect::<Vec<_>>()
-            };
-            Some(held_back.iter().flat_map(of_run).collect())
-        })
     }
 
     /// Every run is predicted from the others; see [`ProxyEnsemble::inflation`].

@@ -59,19 +59,28 @@ pub fn ensemble<'de, D: Deserializer<'de>>(from: D) -> Result<ProxyEnsemble, D::
 }
 
 fn fault_of_ensemble(ensemble: &ProxyEnsemble) -> Option<&'static str> {
-    let ProxyEnsemble { members, best, residual_sd, seen_loss, inflation, held_back_error, .. } =
-        ensemble;
+    let ProxyEnsemble {
+        members,
+        best,
+        output_scale,
+        residual_sd,
+        seen_loss,
+        inflation,
+        identifiability: _,
+    } = ensemble;
     let fits = members.iter().map(|member| &member.fit).chain([best]);
     let weights: f64 = members.iter().map(|member| member.weight).sum();
     if members.is_empty() {
         Some("`proxy.members` has none")
     } else if !fits.into_iter().all(is_usable) {
         Some("a setting of `proxy` has a scale or slope that is no number above 0")
+    } else if !(1.0..LARGEST).contains(output_scale) {
+        Some("`proxy.output_scale` is below 1 or no number")
     } else if !members.iter().all(|Member { weight, .. }| is_positive(*weight))
         || (weights - 1.0).abs() > 1e-6
     {
         Some("the weights of `proxy.members` do not add up to 1")
-    } else if !is_not_negative(*residual_sd) || !held_back_error.is_none_or(is_not_negative) {
+    } else if !is_not_negative(*residual_sd) {
         Some("an error of `proxy` is negative or no number")
     } else if !is_positive(*seen_loss) || !(1.0..LARGEST).contains(inflation) {
         Some("`proxy.seen_loss` is not above 0, or `proxy.inflation` is below 1")
@@ -92,7 +101,7 @@ fn is_usable(fit: &ProxyFit) -> bool {
 pub fn quadratic<'de, D: Deserializer<'de>>(from: D) -> Result<QuadraticFit, D::Error> {
     checked(from, |fit: &QuadraticFit| {
         let positive = [fit.largest_curvature, fit.start_loss].into_iter().all(is_positive);
-        let errors = [fit.noise, fit.residual_sd, fit.held_back_error.unwrap_or(0.0)];
+        let errors = [fit.noise, fit.residual_sd];
         let exponents = [fit.energy_exponent, fit.noise_exponent];
         if !positive || !errors.into_iter().all(is_not_negative) || !fit.floor.is_finite() {
             Some("`quadratic` has a curvature, loss, noise or error that is negative or no number")

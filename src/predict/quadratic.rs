@@ -22,12 +22,9 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{Curve, LOSS_CAP};
-use super::fit::{
-    COMPARED_LOSS_CAP, FitError, Observation, by_setting, held_back_error, huber, usable_runs,
-};
+use super::fit::{COMPARED_LOSS_CAP, FitError, Observation, huber, usable_runs};
 use super::minimise::nelder_mead;
 use super::prediction::{Draw, Predict, Prediction, Qualities, Spread};
-use super::proxy::synchronous_scenario;
 use super::stability::stability_law;
 
 /// D.
@@ -80,10 +77,6 @@ pub struct QuadraticFit {
     pub score: f64,
     /// Standard deviation of ln(predicted / measured).
     pub residual_sd: f64,
-    /// Root mean square of ln(predicted / measured) in the runs of each setting of μ and η when those
-    /// of the others alone are fitted; absent for fewer than two settings.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub held_back_error: Option<f64>,
 }
 
 /// Fits a noisy quadratic to synchronous runs from one start; those that failed are left out.
@@ -93,20 +86,9 @@ pub struct QuadraticFit {
 ///
 /// # Errors
 /// [`FitError::NoData`] when there is no usable run.
-pub fn fit_quadratic(runs: &[Observation], mini_batch: u32) -> Result<QuadraticFit, FitError> {
-    let runs = usable_runs(runs)?;
-    let held_back_error = held_back_error(&by_setting(&runs), |held_back| {
-        let known = (0..runs.len()).filter(|place| !held_back.contains(place));
-        let fit = best_fit(&known.map(|place| runs[place].clone()).collect::<Vec<_>>(), mini_batch);
-        let predictor = QuadraticPredictor::new(fit, 0.0, Qualities::default());
-        let errors = held_back.iter().map(|place| predictor.ln_errors(&runs[*place], mini_batch));
-        errors.collect::<Option<Vec<_>>>().map(|errors| errors.concat())
-    });
-    Ok(QuadraticFit { held_back_error, ..best_fit(&runs, mini_batch) })
-}
-
 #[expect(clippy::cast_precision_loss, reason = "a few thousand evaluations")]
-fn best_fit(runs: &[Observation], mini_batch: u32) -> QuadraticFit {
+pub fn fit_quadratic(runs: &[Observation], mini_batch: u32) -> Result<QuadraticFit, FitError> {
+    let runs = &usable_runs(runs)?;
     let start_loss = runs.iter().map(|run| run.loss.values[0]).sum::<f64>() / runs.len() as f64;
     let fitter = Fitter {
         observed: runs.iter().map(|r| smoothed(&r.loss.values, COMPARED_LOSS_CAP)).collect(),
@@ -131,7 +113,7 @@ fn best_fit(runs: &[Observation], mini_batch: u32) -> QuadraticFit {
     let near =
         ends.iter().filter(|(score, _)| *score <= 1.1 * ends[0].0).map(|(_, at)| at[0].exp());
     let range = near.fold([f64::INFINITY, 0.0], |[low, high], h| [low.min(h), f64::max(high, h)]);
-    QuadraticFit { largest_curvature_range: range, ..fitter.describe(&ends[0].1) }
+    Ok(QuadraticFit { largest_curvature_range: range, ..fitter.describe(&ends[0].1) })
 }
 
 struct Fitter<'a> {
@@ -154,7 +136,6 @@ impl Fitter<'_> {
             start_loss: self.start_loss,
             score: 0.0,
             residual_sd: 0.0,
-            held_back_error: None,
         }
     }
 
@@ -298,15 +279,6 @@ impl QuadraticPredictor {
     /// The fit.
     pub fn fit(&self) -> &QuadraticFit {
         &self.fit
-    }
-
-    /// ln(predicted / measured) at every evaluation of a calibration run, `None` where theory refuses it.
-    fn ln_errors(&self, run: &Observation, mini_batch: u32) -> Option<Vec<f64>> {
-        let losses = self.losses(&synchronous_scenario(run, mini_batch)).ok()?;
-        let predicted: Vec<f64> = at_updates(&losses, &run.loss.updates);
-        let pairs = smoothed(&predicted, COMPARED_LOSS_CAP).into_iter();
-        let observed = smoothed(&run.loss.values, COMPARED_LOSS_CAP);
-        Some(pairs.zip(observed).map(|(p, l)| (p / l).ln()).collect())
     }
 
     /// Expected loss after every update from 0 to the last of the scenario.

@@ -158,10 +158,10 @@ fn proxy_prediction(survey: &Survey) -> Measured {
     let ensemble = ProxyEnsemble {
         members: vec![Member { fit, weight: 1.0 }],
         best: fit,
+        output_scale: 1.0,
         residual_sd: 0.05,
         seen_loss: 1.5,
         inflation: 1.0,
-        held_back_error: None,
         identifiability,
     };
     let predictor = ProxyPredictor::new(setup, ensemble);
@@ -184,7 +184,6 @@ fn quadratic() -> QuadraticPredictor {
         start_loss: 0.96,
         score: 0.0,
         residual_sd: 0.05,
-        held_back_error: None,
     };
     QuadraticPredictor::new(fit, 0.83, Qualities::default())
 }

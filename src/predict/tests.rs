@@ -57,10 +57,10 @@ fn known(learning_rate_scale: f64, loss_slope: f64, loss_intercept: f64) -> Prox
     ProxyEnsemble {
         members: vec![Member { fit, weight: 1.0 }],
         best: fit,
+        output_scale: 1.0,
         residual_sd: 0.05,
         seen_loss: 1.5,
         inflation: 1.0,
-        held_back_error: None,
         identifiability: Identifiability {
             learning_rate_scale: [learning_rate_scale; 2],
             loss_slope: [loss_slope; 2],
@@ -158,7 +158,6 @@ fn known_quadratic() -> QuadraticPredictor {
         start_loss: 1.0,
         score: 0.0,
         residual_sd: 0.05,
-        held_back_error: None,
     };
     QuadraticPredictor::new(fit, 0.8, Qualities::default())
 }
@@ -225,7 +224,7 @@ fn known_predictor(curvature: f64) -> Predictor {
 }
 
 #[test]
-fn the_predictor_lies_between_proxy_and_quadratic_and_its_interval_holds_all_three() {
+fn the_predictor_is_the_middle_of_proxy_and_quadratic_and_its_interval_holds_all_three() {
     let at = scenario(4, rule(0.03, 0.3));
     let Predictions { combined, proxy, quadratic } =
         known_predictor(5.0).predictions(&at).expect("possible");
@@ -233,37 +232,11 @@ fn the_predictor_lies_between_proxy_and_quadratic_and_its_interval_holds_all_thr
     for place in 0..combined.loss.values.len() {
         let [one, other] = [&proxy, &quadratic].map(|p| p.loss.values[place]);
         let (low, high) = (combined.low[place], combined.high[place]);
-        let between = one.min(other) * 0.99..=one.max(other) * 1.01;
-        assert!(between.contains(&combined.loss.values[place]), "{one} {other}");
+        // The median of draws that were averaged is nearly the average of their median.
+        let off = (combined.loss.values[place] / (one * other).sqrt()).ln();
+        assert!(off.abs() < 0.01, "{one} {other}");
         assert!(low <= one.min(other) && one.max(other) <= high, "{low} {one} {other} {high}");
     }
-}
-
-#[test]
-fn the_predictor_leans_on_the_model_that_foretold_what_was_held_back_from_it() {
-    let at = scenario(4, rule(0.03, 0.3));
-    let of = |proxy_error: f64, quadratic_error: f64| {
-        let mut known = known(1.6, 1.9, -1.0);
-        known.held_back_error = Some(proxy_error);
-        let quadratic = known_quadratic();
-        let fit = QuadraticFit { held_back_error: Some(quadratic_error), ..*quadratic.fit() };
-        let quadratic = QuadraticPredictor::new(fit, 0.8, Qualities::default());
-        Predictor::new(ProxyPredictor::new(setup(&[1, 2]), known), quadratic)
-    };
-    assert!((of(0.1, 0.2).proxy_share() - 0.8).abs() < 1e-12, "as the inverse squares, 100 to 25");
-    let distances = |predictor: &Predictor| {
-        let Predictions { combined, proxy, quadratic } =
-            predictor.predictions(&at).expect("possible");
-        let apart = |other: &Prediction| {
-            let pairs = combined.loss.values.iter().zip(&other.loss.values);
-            pairs.map(|(one, other)| (one / other).ln().abs()).sum::<f64>()
-        };
-        (apart(&proxy), apart(&quadratic))
-    };
-    let (near, far) = distances(&of(0.01, 1.0));
-    assert!(near < 0.01 * far, "the proxy alone: {near} {far}");
-    let (far, near) = distances(&of(1.0, 0.01));
-    assert!(near < 0.01 * far, "the quadratic alone: {far} {near}");
 }
 
 #[test]
@@ -330,7 +303,7 @@ fn a_calibration_that_was_edited_into_nonsense_is_refused_with_what_is_wrong() {
         ("/proxy/members/0/fit/learning_rate_scale", json!(-1.0), "scale"),
         ("/proxy/best/loss_slope", json!(0.0), "slope"),
         ("/proxy/residual_sd", json!(-1.0), "error of `proxy`"),
-        ("/proxy/held_back_error", json!(-1.0), "error of `proxy`"),
+        ("/proxy/output_scale", json!(0.5), "output_scale"),
         ("/proxy/inflation", json!(-3.0), "inflation"),
         ("/quadratic/largest_curvature", json!(-1.0), "curvature"),
         ("/quadratic/noise", json!(1e308), "noise"),

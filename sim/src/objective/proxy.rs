@@ -119,12 +119,14 @@ const EVALUATION_SEED: Seed = Seed(0);
 /// phase.
 ///
 /// Parameters: conv = W₁ `[features, hidden]`, b₁ `[hidden]`; FC = W₂ `[hidden, classes]`, b₂
-/// `[classes]`. W₁ ~ N(0, 2/features), W₂ ~ N(0, 1/hidden), biases 0.
+/// `[classes]`. W₁ ~ N(0, 2/features), W₂ ~ N(0, c²/hidden), biases 0, where c is 1 unless
+/// [`ProxyNetwork::with_output_scale`] says otherwise.
 #[derive(Clone, Debug)]
 pub struct ProxyNetwork {
     data: Arc<ProxyData>,
     seed: Seed,
     mini_batch: u32,
+    output_scale: f32,
     evaluated: Vec<u32>,
 }
 
@@ -142,7 +144,14 @@ impl ProxyNetwork {
         let n_examples = data.n_examples();
         let mut generator = stream(EVALUATION_SEED, Stream::Evaluation);
         let evaluated = (0..N_EVALUATED).map(|_| generator.random_range(0..n_examples)).collect();
-        ProxyNetwork { data, seed, mini_batch, evaluated }
+        ProxyNetwork { data, seed, mini_batch, output_scale: 1.0, evaluated }
+    }
+
+    /// The same proxy with its initial last layer c times as large: it is as sure of its first
+    /// guesses, and as wrong, as a network with large initial outputs.
+    #[must_use]
+    pub fn with_output_scale(self, output_scale: f32) -> Self {
+        ProxyNetwork { output_scale, ..self }
     }
 
     /// Examples in the mini-batch of one update.
@@ -278,17 +287,21 @@ impl Objective for ProxyNetwork {
     #[expect(clippy::cast_precision_loss, reason = "widths are small")]
     fn initial(&self) -> InitialModel {
         let ProxyShape { features, hidden, classes } = self.data.shape;
-        let tensor = |tensor: u32, n_weights: usize, n_biases: usize, variance: f32| {
+        let tensor = |tensor: u32, n_weights: usize, n_biases: usize, sd: f32| {
             let mut generator = stream(self.seed, Stream::Initialisation { tensor });
             let normal = |_| -> f32 { StandardNormal.sample(&mut generator) };
-            let mut values: Vec<f32> =
-                (0..n_weights).map(normal).map(|unit| variance.sqrt() * unit).collect();
+            let mut values: Vec<f32> = (0..n_weights).map(normal).map(|unit| sd * unit).collect();
             values.resize(n_weights + n_biases, 0.0);
             values
         };
         InitialModel {
-            conv: tensor(0, features * hidden, hidden, 2.0 / features as f32),
-            fc: tensor(1, hidden * classes, classes, 1.0 / hidden as f32),
+            conv: tensor(0, features * hidden, hidden, (2.0 / features as f32).sqrt()),
+            fc: tensor(
+                1,
+                hidden * classes,
+                classes,
+                self.output_scale * (1.0 / hidden as f32).sqrt(),
+            ),
         }
     }
 

@@ -222,6 +222,16 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        title: "seeds for calibration runs that all name their own",
+        make: |folder| folder.error(&["calibration.seeds=[5]"]),
+    },
+    Case {
+        title: "a calibration run without a seed, where there are none to share",
+        make: |folder| {
+            folder.error(&["calibration.runs=[{ explicit_momentum = 0, learning_rate = 0.1 }]"])
+        },
+    },
+    Case {
         title: "a key that the grid varies, set on the command line",
         make: |folder| {
             folder.write("sweep.toml", "base = \"run.toml\"\n[grid]\ngroups = [1, 2]\n");

@@ -42,6 +42,8 @@ fn a_new_experiment_never_overwrites() {
     assert!(matches!(error, ConfigError::Unwritable { .. }), "{error:?}");
 }
 
+const CALIBRATION_RUNS: &str = "calibration.runs=[{ explicit_momentum = 0, learning_rate = 0.1 }]";
+
 const VALIDATION: &str = "validation={ grid = [{ groups = [1, 2], explicit_momentum = [0], learning_rate = [0.1] }], seeds = [1, 2, 3], targets = [0.7], saturations_top1 = [4], saturations_top3 = [4], execute = \"emulate\" }";
 
 /// A setting for each key of a run, on top of which settings it holds, and what it changes.
@@ -101,9 +103,10 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("warm_start.seed=2", &[]),
     ("quadratic.start=[1.0]", &["quadratic.curvatures=[0.5]"]),
     ("noisy_quadratic={ curvatures = [1], noise_variances = [1], start = [1], floor = 0.5 }", &[]),
-    ("calibration.runs=[{ explicit_momentum = 0, learning_rate = 0.1 }]", &[]),
+    (CALIBRATION_RUNS, &["calibration.seeds=[1]"]),
+    ("calibration.runs=[{ explicit_momentum = 0, learning_rate = 0.02, seed = 7 }]", &[]),
     ("calibration.updates=100", &[]),
-    ("calibration.seeds=[5, 6]", &[]),
+    ("calibration.seeds=[5, 6]", &[CALIBRATION_RUNS]),
     ("calibration.predictor_seeds=[5]", &[]),
     ("calibration.repetitions=9", &[]),
     ("search.groups=[4]", &[]),

@@ -36,12 +36,19 @@ fn the_resolved_json_has_both_ways_to_count_machines() {
     assert_eq!(json["conv_machines"], 4);
     assert_eq!(json["machines_per_group"], 2);
     assert_eq!(json["target"]["loss"], 0.65);
-    assert_eq!(json["calibration"]["seeds"], serde_json::json!([100]));
+    assert_eq!(json["calibration"]["runs"][0]["seed"], 100);
 }
 
 const SETS: &[&[&str]] = &[
     &[],
     &["strategy=sync", "groups=1"],
+    &[
+        "calibration={ runs = [{ explicit_momentum = 0.5, learning_rate = 0.1, seed = 3 }], updates = 40, predictor_seeds = [1], repetitions = 1 }",
+    ],
+    &[
+        "calibration.runs=[{ explicit_momentum = 0.5, learning_rate = 0.1, seed = 3 }, { explicit_momentum = 0.5, learning_rate = 0.1 }]",
+        "calibration.seeds=[9, 10]",
+    ],
     &["split=[{ device = 'ndarray' }, { device = 'flex' }]"],
     &["split=[{ device = 'flex', parts = 2 }, { device = 'ndarray', parts = 1 }]"],
     &["strategy=async", "fc=replicated", "start=init"],
