@@ -224,10 +224,11 @@ fn fit_table(calibration: &Calibration) -> SummaryTable {
 
 /// What the machine was measured at.
 pub fn profile_table(profile: &Profile) -> SummaryTable {
-    let title = format!(
-        "measured: network `{}` on {}, {} workers at once",
-        profile.network, profile.device, profile.concurrency
-    );
+    let workers = match profile.concurrency {
+        1 => "1 worker".to_owned(),
+        several => format!("{several} workers at once"),
+    };
+    let title = format!("measured: network `{}` on {}, {workers}", profile.network, profile.device);
     let headers = [
         "stage",
         "fixed (ms) [90 %]",

@@ -32,6 +32,7 @@ mod validate;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::optimizer::Method;
@@ -132,7 +133,7 @@ enum Verb {
         #[command(flatten)]
         common: Common,
         /// How to search.
-        #[arg(long, default_value = "model", value_parser = method)]
+        #[arg(long, default_value = "model", value_parser = methods())]
         method: Method,
     },
     /// Compare clusters before they are rented: what each costs and when it is done, all predicted.
@@ -317,9 +318,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn method(word: &str) -> Result<Method, String> {
-    let words: Vec<&str> = Method::ALL.iter().map(|method| method.word()).collect();
-    Method::of(word).ok_or_else(|| format!("possible methods are {}", words.join(", ")))
+/// Reads a method by its word; `--help` lists the words.
+fn methods() -> impl TypedValueParser<Value = Method> {
+    PossibleValuesParser::new(Method::ALL.map(Method::word))
+        .try_map(|word| Method::of(&word).ok_or_else(|| format!("no method `{word}`")))
 }
 
 /// Lets everything that has no pool of its own compute on as many threads as were asked for.

@@ -12,7 +12,7 @@ use crate::report::figure::{Drawn, Source};
 use crate::report::html::{Report, ReportFigure};
 use crate::report::joined::{JoinedRun, curve_table, overview, pictures, run_table};
 use crate::report::table::LongTable;
-use crate::store::{StoreError, files_in, read_json, read_optional};
+use crate::store::{StoreError, files_in, folders_in, read_json, read_optional};
 
 /// `omnivore report RUN...`.
 pub fn report(paths: &[PathBuf], output: &Output) -> Result<(), Failure> {
@@ -64,6 +64,10 @@ pub fn report(paths: &[PathBuf], output: &Output) -> Result<(), Failure> {
     for table in &tables {
         out!("{}", table.to_text());
     }
+    if runs.is_empty() {
+        let what = "no runs to tabulate; what verbs said and drew is in `report.html`";
+        outln!("{}: {what}", names.join(", "));
+    }
     outln!("\nresults: {}", folder.path().display());
     Ok(())
 }
@@ -86,7 +90,10 @@ impl Folder {
             return Err(StoreError::Content {
                 path: path.to_owned(),
                 what: "run folder",
-                reason: "it holds no `manifest.toml`; give the folder that a verb wrote".to_owned(),
+                reason: format!(
+                    "it holds no `manifest.toml`; give the folder that a verb wrote{}",
+                    like_one_inside(path)
+                ),
             }
             .into());
         };
@@ -101,6 +108,13 @@ impl Folder {
         };
         Ok(Folder { runs: runs_of(path, &name)?, figures, observations, texts, name })
     }
+}
+
+/// A folder of results inside another one, such as that of an experiment among the reproduced.
+fn like_one_inside(path: &Path) -> String {
+    let inside = folders_in(path).unwrap_or_default();
+    let first = inside.into_iter().find(|place| place.join("manifest.toml").is_file());
+    first.map_or_else(String::new, |place| format!(", such as `{}`", place.display()))
 }
 
 fn text(path: &Path) -> Result<Option<String>, Failure> {

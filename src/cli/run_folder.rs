@@ -140,6 +140,17 @@ pub fn write_bundle(
 
 /// The experiment of a kept run, under the name of the run's folder.
 pub fn kept_experiment(run: &Path) -> Result<Experiment, Failure> {
+    if !run.join(CONFIGURATION).exists() {
+        let reason = if run.is_dir() {
+            format!(
+                "it holds no `{CONFIGURATION}`; give the folder that `train`, `emulate` or `simulate` wrote"
+            )
+        } else {
+            "there is no such folder; give the one that `train`, `emulate` or `simulate` wrote"
+                .to_owned()
+        };
+        return Err(StoreError::Content { path: run.to_owned(), what: "run folder", reason }.into());
+    }
     let mut experiment = config::load(&run.join(CONFIGURATION), &Overrides::default())?;
     experiment.name = folder_name(run).unwrap_or(experiment.name);
     Ok(experiment)
@@ -168,7 +179,7 @@ pub fn write_run(
         let model = model_bytes(&outcome.weights, &outcome.velocity).map_err(Failure::internal)?;
         folder.write("model.safetensors", &model)?;
     }
-    let figures = run_figures(&experiment.name, &[run], &prediction.map(|p| ("proxy", p)));
+    let figures = run_figures(&experiment.name, &[run], &prediction.map(|p| ("loss", p)));
     let drawn = write_figures(folder, figures)?;
     let report = Report {
         title: format!("{} {}", about.verb, experiment.name),

@@ -21,7 +21,7 @@ use crate::optimizer::elastic::{Elastic, Stretch};
 use crate::optimizer::methods::{Bayes, Fixed, Grid, Hemingway, Omnivore, Practice, Random, Space};
 use crate::optimizer::study::{
     Ending, Proposal, Searcher, Study, Trial, Workshop, best_time_s, fastest, path_spent_s,
-    path_time_s, path_updates, total_gradients, total_real_s, trials_of,
+    path_time_s, path_updates, path_updates_to_target, total_gradients, total_real_s, trials_of,
 };
 use crate::optimizer::{
     Execution, Goal, Laboratory, Method, OptimizerError, UntilReached, choices, times_per_update,
@@ -527,7 +527,7 @@ fn summary(goal: &Goal, trials: &[Trial], chosen: &Trial) -> SummaryTable {
             vec![Cell::Integer(trial.number), Cell::Text(format!("{}{mark}", trial.proposal.role))];
         row.extend(choice_cells(trial.proposal.choice));
         row.push(Cell::Text(trial.state.word().to_owned()));
-        row.push(Cell::optional(trial.finding.updates_to_target));
+        row.push(Cell::optional(path_updates_to_target(trials, trial)));
         row.push(Cell::optional(path_time_s(trials, trial)));
         table.rows.push(row);
     }
@@ -601,8 +601,18 @@ fn show(folder: &Path, format: super::Format) -> Result<(), Failure> {
     let states = TrialState::ALL.map(|state| (state.word(), count(&trials, state)));
     let states = states.iter().filter(|(_, n)| *n > 0).map(|(word, n)| format!("{n} {word}"));
     outln!("trials: {}\n", states.collect::<Vec<_>>().join(", "));
-    let headers =
-        ["trial", "round", "role", "g", "μ", "η", "state", "updates", "time (s)", "reason"];
+    let headers = [
+        "trial",
+        "round",
+        "role",
+        "g",
+        "μ",
+        "η",
+        "state",
+        "updates made",
+        "own time (s)",
+        "reason",
+    ];
     let mut table = SummaryTable::new("", headers);
     for trial in &trials {
         let mut row = vec![

@@ -82,7 +82,7 @@ pub fn trace(path: &Path, options: &TraceOptions, output: &Output) -> Result<(),
     let watch = Stopwatch::start();
     let kept = Kept::open(path)?;
     let other = options.against.as_deref().map(Kept::open).transpose()?;
-    let window = window(options, &kept.trace)?;
+    let window = window(path, options, &kept.trace)?;
     let folder = run_folder::open(output, "trace", &kept.experiment.name)?;
     let about = Circumstances {
         verb: "trace",
@@ -141,10 +141,21 @@ fn picture(kept: &Kept, window: Window) -> crate::report::figure::Figure {
     gantt(&kept.title(), &kept.trace, Source::from(kept.kind), window)
 }
 
-fn window(options: &TraceOptions, trace: &Trace) -> Result<Window, Failure> {
+fn window(path: &Path, options: &TraceOptions, trace: &Trace) -> Result<Window, Failure> {
     let opening = Window::opening(trace);
     let from = options.from_s.map_or(Ok(opening.from), instant)?;
-    let until = options.until_s.map_or(Ok(opening.until.max(from)), instant)?;
+    let end = trace.makespan;
+    if options.from_s.is_some() && from >= end {
+        let reason = format!("it ends at {end}, and the picture would begin at {from}");
+        return Err(unusable(path, &format!("{reason}; give a smaller `--from-s`")));
+    }
+    // Where only the beginning is given, the picture is as wide as that of the opening.
+    let width = opening.until - opening.from;
+    let until = options.until_s.map_or(Ok((from + width).min(end)), instant)?;
+    if options.until_s.is_some() && until <= from {
+        let reason = format!("the picture would begin at {from} and end at {until}");
+        return Err(unusable(path, &format!("{reason}; give a larger `--until-s`")));
+    }
     Ok(Window { from, until })
 }
 

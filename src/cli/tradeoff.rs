@@ -205,7 +205,7 @@ fn long_table(placed: &[Placed]) -> Result<LongTable, Failure> {
 }
 
 fn summary(experiment: &Experiment, placed: &[Placed], choice: Option<&System>) -> SummaryTable {
-    let title = format!("{}: strategies, predicted", experiment.name);
+    let title = format!("{}: strategies{}, predicted", experiment.name, towards(experiment));
     let headers = [
         "strategy",
         "g",
@@ -255,10 +255,15 @@ fn summary(experiment: &Experiment, placed: &[Placed], choice: Option<&System>) 
     table
 }
 
+/// To which target updates are counted, as part of a title.
+fn towards(experiment: &Experiment) -> String {
+    let target = experiment.run.target.map(|target| format!(", to {}", Goal::new(target)));
+    target.unwrap_or_default()
+}
+
 /// One point a system on logarithmic axes, where equal times to the target lie on a falling line.
 fn picture(experiment: &Experiment, placed: &[Placed], choice: Option<&System>) -> Figure {
-    let target = experiment.run.target.map(|target| format!(", to {}", Goal::new(target)));
-    let title = format!("{}: strategies{}", experiment.name, target.unwrap_or_default());
+    let title = format!("{}: strategies{}", experiment.name, towards(experiment));
     let x = Axis::log("time per update", "s");
     let mut figure = Figure::new(title, x, Axis::log("updates to target", ""));
     let mut systems: Vec<&System> =

@@ -77,11 +77,16 @@ fn check(reader: &Reader<'_>, plan: &Disruptions, roster: &Roster) -> Option<()>
         }
     };
     let items = |key| reader.optional(key).and_then(|field: Field<'_>| field.items("tables"));
-    for (field, part) in items("churn").into_iter().flatten().zip(churn) {
-        refuse(Some(field), &part);
+    // Of a list that could not be read there are no entries here, and its mistake is known already.
+    if !plan.churn.is_empty() {
+        for (field, part) in items("churn").into_iter().flatten().zip(churn) {
+            refuse(Some(field), &part);
+        }
     }
-    for (field, part) in items("stragglers").into_iter().flatten().zip(stragglers) {
-        refuse(Some(field), &part);
+    if !plan.stragglers.is_empty() {
+        for (field, part) in items("stragglers").into_iter().flatten().zip(stragglers) {
+            refuse(Some(field), &part);
+        }
     }
     for part in data {
         refuse(reader.optional("uneven_data"), &part);

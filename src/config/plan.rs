@@ -203,9 +203,10 @@ pub(super) fn read(reader: &Reader<'_>, context: &Context<'_>) -> Plan {
 }
 
 fn read_objective(reader: &Reader<'_>, context: &Context<'_>) -> Option<ObjectiveChoice> {
+    const FILES: [&str; 2] = ["calibration", "fitted_quadratic"];
     let field = reader.optional("objective")?;
     if let Value::Table(_) = field.node.value {
-        let calibration = field.only_entry(&["calibration", "fitted_quadratic"])?;
+        let calibration = field.only_entry(&FILES)?;
         let path = context.path(&calibration)?;
         return Some(if calibration.name.ends_with("fitted_quadratic") {
             ObjectiveChoice::FittedQuadratic(path)
@@ -213,10 +214,11 @@ fn read_objective(reader: &Reader<'_>, context: &Context<'_>) -> Option<Objectiv
             ObjectiveChoice::Calibration(path)
         });
     }
-    let (choice, key, section) = field.choice(&[
+    let words = [
         ("quadratic", (ObjectiveKind::Plain, "quadratic", &keys::QUADRATIC)),
         ("noisy_quadratic", (ObjectiveKind::Noisy, "noisy_quadratic", &keys::NOISY_QUADRATIC)),
-    ])?;
+    ];
+    let (choice, key, section) = field.choice_beside(&FILES, &words)?;
     if reader.optional(key).is_none() {
         return missing_table(reader.mistakes, &field.node.place, section);
     }

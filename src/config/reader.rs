@@ -121,13 +121,26 @@ impl<'a> Field<'a> {
 
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+        self.choice_beside(&[], choices)
+    }
+
+    /// One of a few words, where a table with one of a few keys would have done too, of which
+    /// messages speak as well.
+    pub(super) fn choice_beside<T: Copy>(
+        &self,
+        tables: &[&'static str],
+        choices: &[(&'static str, T)],
+    ) -> Option<T> {
         let words = || choices.iter().map(|(word, _)| *word);
+        let quoted = words().map(|word| format!("\"{word}\""));
+        let braced = tables.iter().map(|key| format!("{{ {key} = ... }}"));
+        let expected = one_of(quoted.chain(braced).collect());
         let Value::Text(text) = &self.node.value else {
-            return self.wrong_type(alternatives(words()));
+            return self.wrong_type(expected);
         };
         match choices.iter().find(|(word, _)| word == text) {
             Some((_, choice)) => Some(*choice),
-            None => self.unknown_choice(&alternatives(words()), nearest(text, words())),
+            None => self.unknown_choice(&expected, nearest(text, words())),
         }
     }
 
@@ -276,8 +289,11 @@ impl<'a> Field<'a> {
 
 /// `"a", "b" or "c"`.
 pub(super) fn alternatives(words: impl Iterator<Item = &'static str>) -> String {
-    let quoted: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
-    match quoted.split_last() {
+    one_of(words.map(|word| format!("\"{word}\"")).collect())
+}
+
+fn one_of(parts: Vec<String>) -> String {
+    match parts.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),

@@ -452,8 +452,9 @@ fn number(reader: &Reader<'_>, key: &'static str, bound: Bound) -> Option<f64> {
 }
 
 fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
+    const FOLDERS: [&str; 3] = ["fashion_mnist", "cifar10", "images"];
     if let Value::Table(_) = field.node.value {
-        let kind = field.only_entry(&["fashion_mnist", "cifar10", "images"])?;
+        let kind = field.only_entry(&FOLDERS)?;
         let folder = context.folder(&kind)?;
         return Some(match kind.name.rsplit('.').next() {
             Some("fashion_mnist") => DataChoice::FashionMnist(Some(folder)),
@@ -461,7 +462,8 @@ fn read_data(field: &Field<'_>, context: &Context<'_>) -> Option<DataChoice> {
             _ => DataChoice::Images(folder),
         });
     }
-    let is_usual = field.choice(&[("fashion_mnist_subset", false), ("fashion_mnist", true)])?;
+    let words = [("fashion_mnist_subset", false), ("fashion_mnist", true)];
+    let is_usual = field.choice_beside(&FOLDERS, &words)?;
     Some(if is_usual { DataChoice::FashionMnist(None) } else { DataChoice::FashionMnistSubset })
 }
 

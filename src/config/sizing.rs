@@ -75,7 +75,9 @@ pub(super) fn read(field: &Field<'_>, context: &Context<'_>) -> Option<Sizing> {
     let deadline = limit(&reader, "deadline_s", Bound::Positive);
     let budget = limit(&reader, "budget_usd", Bound::NotNegative);
     let probability = limit(&reader, "probability", Bound::Fraction);
+    let is_of_a_limit = check_probability(&reader);
     reader.close();
+    is_of_a_limit?;
     Some(Sizing {
         conv_machines: conv_machines?,
         bandwidth_gbit_per_s: bandwidth?,
@@ -83,6 +85,19 @@ pub(super) fn read(field: &Field<'_>, context: &Context<'_>) -> Option<Sizing> {
         deadline_s: deadline?,
         budget_usd: budget?,
         probability: probability?,
+    })
+}
+
+/// A probability is one of keeping limits, so without any it would change nothing.
+fn check_probability(reader: &Reader<'_>) -> Option<()> {
+    let Some(field) = reader.optional("probability") else { return Some(()) };
+    let has_limits = ["deadline_s", "budget_usd"].map(|key| reader.optional(key).is_some());
+    if has_limits.contains(&true) {
+        return Some(());
+    }
+    field.refuse(Problem::Refused {
+        message: "`sizing.probability` is that of keeping a limit, and there is none".to_owned(),
+        help: "give `sizing.deadline_s` or `sizing.budget_usd`, or leave it out".to_owned(),
     })
 }
 

@@ -100,7 +100,10 @@ pub fn worst<'a>(residuals: &[Residual<'a>], n_worst: usize) -> Vec<Residual<'a>
 pub fn worst_table(worst: &[Residual<'_>]) -> SummaryTable {
     let headers =
         ["g", "μ", "η", "target", "updates", "predicted", "low", "high", "error (%)", "unstable"];
-    let mut table = SummaryTable::new("worst cases; – is not reached", headers);
+    let mut table = SummaryTable::new(
+        "worst cases; – is not reached, which counts as twice the updates of a run in the error",
+        headers,
+    );
     for residual in worst {
         let case = residual.case;
         let k = |crossing: Option<Crossing>| Cell::optional(crossing.map(|c| c.updates));

@@ -103,6 +103,50 @@ fn a_bad_setting_is_refused_with_its_text() {
 }
 
 #[test]
+fn a_word_that_is_none_of_the_choices_is_refused_with_the_tables_that_would_do_too() {
+    let bench = Bench::new();
+    for (setting, tables) in [
+        (
+            "data=mnist",
+            "\"fashion_mnist\", { fashion_mnist = ... }, { cifar10 = ... } or { images = ... }",
+        ),
+        ("objective=proxy", "{ calibration = ... } or { fitted_quadratic = ... }"),
+    ] {
+        let output = bench.run("emulate", "out", &["--set", setting]);
+        assert_eq!(code(&output), 3, "{}", error_text(&output));
+        assert!(words(&output).contains(tables), "{}", words(&output));
+    }
+}
+
+#[test]
+fn a_list_that_is_none_is_one_mistake() {
+    for setting in ["churn=5", "stragglers={}", "server_restarts=1"] {
+        let bench = Bench::new();
+        let output = bench.run("emulate", "out", &["--set", setting]);
+        let text = words(&output);
+        assert_eq!(code(&output), 3, "{setting}: {text}");
+        assert_eq!(text.matches("a list of tables").count(), 2, "one message and its mark: {text}");
+    }
+}
+
+#[test]
+fn a_folder_that_holds_no_run_is_refused_with_what_would_be_one() {
+    let bench = Bench::new();
+    for folder in [bench.path(""), bench.path("nowhere")] {
+        for verb in ["trace", "replay", "evaluate"] {
+            let output = crate::program::program().arg(verb).arg(&folder).output();
+            let output = output.expect("it starts");
+            assert_eq!(code(&output), 3, "{verb}: {}", error_text(&output));
+            let text = words(&output);
+            assert!(
+                text.contains("give the") && text.contains("`emulate` or `simulate`"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_damaged_recorded_run_is_refused_and_not_followed() {
     let bench = Bench::new();
     bench.json("train", "run", &[]);

@@ -262,6 +262,8 @@ fn a_sizing_that_cannot_be_is_refused_with_what_would_be_right() {
     refused(&["sizing.conv_machines=[]"], &["at least one entry"]);
     refused(&["sizing.conv_machines=[0]"], &["sizing.conv_machines", "from 1 to"]);
     refused(&["sizing.probability=1.5"], &["sizing.probability", "at most 1"]);
+    let only = "sizing={ conv_machines = [2, 4], probability = 0.9 }";
+    refused(&[only], &["sizing.probability", "sizing.deadline_s", "sizing.budget_usd"]);
     refused(&["sizing.hardware=[\"no.toml\"]"], &["no.toml"]);
     refused(&["sizing.hardware=[\"rented.toml\"]"], &["two hardware files", "`rented`"]);
     refused(&["hardware=this_machine"], &["no other size"]);

@@ -1,6 +1,6 @@
 //! Verbs that set up and look at runs.
 
-use crate::program::{Bench, code, error_text, files, json_of, program};
+use crate::program::{Bench, code, error_text, files, json_of, program, words};
 
 #[test]
 fn a_new_experiment_passes_its_check() {
@@ -201,6 +201,64 @@ fn a_kept_run_is_traced_and_a_simulation_does_not_part_from_its_emulation() {
     let perfetto = std::fs::read(bench.path("trace/perfetto.json")).expect("it was written");
     let perfetto: serde_json::Value = serde_json::from_slice(&perfetto).expect("it is JSON");
     assert!(perfetto["traceEvents"].as_array().is_some_and(|events| events.len() > 100));
+}
+
+#[test]
+fn a_picture_begins_before_the_run_ends_and_ends_after_it_begins() {
+    let bench = Bench::new();
+    let run = bench.json("simulate", "run", &[]);
+    let end = run["makespan_s"].as_f64().expect("it took some time");
+    let traced = |options: &[String]| {
+        let mut command = program();
+        command.arg("trace").arg(bench.path("run")).args(options);
+        command.arg("--out").arg(bench.path("trace")).output().expect("it starts")
+    };
+    let option = |name: &str, seconds: f64| format!("--{name}={seconds}");
+    let late = traced(&[option("from-s", end)]);
+    assert_eq!(code(&late), 3);
+    assert!(words(&late).contains("give a smaller `--from-s`"), "{}", words(&late));
+    let turned = traced(&[option("from-s", 0.5 * end), option("until-s", 0.25 * end)]);
+    assert_eq!(code(&turned), 3);
+    assert!(words(&turned).contains("give a larger `--until-s`"), "{}", words(&turned));
+    assert!(!bench.path("trace").exists(), "nothing was drawn");
+    // Beyond the opening, where the picture once was empty.
+    assert_eq!(code(&traced(&[option("from-s", 0.9 * end)])), 0);
+    let picture = std::fs::read_to_string(bench.path("trace/plots/gantt.svg")).expect("drawn");
+    assert!(!picture.contains("nothing to draw"), "it shows the end of the run");
+}
+
+#[test]
+fn a_report_on_no_runs_says_so_and_one_on_a_folder_of_folders_names_one_inside() {
+    let bench = Bench::new();
+    let report = |path: &str| {
+        let mut command = program();
+        command.arg("report").arg(bench.path(path)).arg("--out").arg(bench.path("page"));
+        command.output().expect("it starts")
+    };
+    bench.json("simulate", "results/run", &[]);
+    let output = report("results");
+    assert_eq!(code(&output), 3);
+    // Messages break lines anywhere in a long path.
+    let said: String = words(&output).split_whitespace().collect();
+    assert!(said.contains("suchas`") && said.contains("results/run`"), "{said}");
+    assert_eq!(code(&report("results/run")), 0);
+    let mut trace = program();
+    trace.arg("trace").arg(bench.path("results/run")).arg("--out").arg(bench.path("traced"));
+    assert_eq!(code(&trace.output().expect("it starts")), 0);
+    let output = report("traced");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no runs to tabulate"));
+}
+
+#[test]
+fn the_help_of_optimize_names_every_method() {
+    let output = program().args(["optimize", "--help"]).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for method in ["model", "omnivore", "grid", "random", "bayes", "hemingway", "sync", "async"] {
+        assert!(text.contains(&format!(" {method}")), "`{method}` is missing in\n{text}");
+    }
+    let output = program().args(["optimize", "x", "--method", "foo"]).output().expect("it starts");
+    assert_eq!(code(&output), 2);
+    assert!(error_text(&output).contains("hemingway"), "{}", error_text(&output));
 }
 
 #[test]

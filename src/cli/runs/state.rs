@@ -81,7 +81,8 @@ pub(super) fn state_to_resume(
         Failure::input(StoreError::Content {
             path: folder.path().to_owned(),
             what: "run to resume",
-            reason: "it holds no `state.json`; `--resume` needs the folder of an interrupted run"
+            reason: "it holds no `state.json`; `--resume` needs the folder of an interrupted run; \
+                     one that was killed before it kept its first state begins anew without it"
                 .to_owned(),
         })
     })?;

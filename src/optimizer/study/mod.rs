@@ -18,7 +18,7 @@ mod trial;
 pub use replay::{Pause, Replay, Searcher};
 pub use trial::{
     Finding, Origin, Proposal, Trial, Until, beside_s, best_time_s, fastest, path_spent_s,
-    path_time_s, path_updates, total_gradients, total_real_s,
+    path_time_s, path_updates, path_updates_to_target, total_gradients, total_real_s,
 };
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -207,7 +207,7 @@ fn a_file_of_other_proposals_is_refused_with_the_trial() {
 }
 
 #[test]
-fn the_time_of_a_path_counts_what_it_builds_on_and_no_probe_beside_it() {
+fn time_and_updates_of_a_path_count_what_it_builds_on_and_no_probe_beside_it() {
     let trial = |number: u64, origin: Origin, time: Option<f64>| Trial {
         number,
         round: number,
@@ -217,7 +217,13 @@ fn the_time_of_a_path_counts_what_it_builds_on_and_no_probe_beside_it() {
         },
         state: TrialState::Complete,
         reason: None,
-        finding: Finding { spent_s: 2.0, updates: 7, time_to_target_s: time, ..Finding::default() },
+        finding: Finding {
+            spent_s: 2.0,
+            updates: 7,
+            time_to_target_s: time,
+            updates_to_target: time.map(|time| 3.0 * time),
+            ..Finding::default()
+        },
     };
     let trials = [
         trial(0, Origin::Start, None),
@@ -227,6 +233,8 @@ fn the_time_of_a_path_counts_what_it_builds_on_and_no_probe_beside_it() {
     ];
     assert_eq!(path_time_s(&trials, &trials[3]), Some(4.5));
     assert_eq!(path_updates(&trials, &trials[3]), 21);
+    assert_eq!(path_updates_to_target(&trials, &trials[3]), Some(14.0 + 1.5));
+    assert_eq!(path_updates_to_target(&trials, &trials[2]), None);
     assert_eq!(path_time_s(&trials, &trials[2]), None);
     assert_eq!(fastest(&trials).map(|trial| trial.number), Some(3));
     let cyclic = trial(0, Origin::Trial(0), Some(1.0));

@@ -144,6 +144,15 @@ pub fn path_updates(trials: &[Trial], trial: &Trial) -> u64 {
     before + trial.finding.updates
 }
 
+/// Updates from the start of the experiment to the target, over all trials on whose models this one
+/// builds, in step with [`path_time_s`]; `None` when it did not reach the target.
+pub fn path_updates_to_target(trials: &[Trial], trial: &Trial) -> Option<f64> {
+    trial.time_to_target_s()?;
+    let before = path_updates(trials, trial) - trial.finding.updates;
+    #[expect(clippy::cast_precision_loss, reason = "a number of updates, far below 2^53")]
+    trial.finding.updates_to_target.map(|updates| before as f64 + updates)
+}
+
 /// Seconds of this machine of all trials but those whose models a trial is built on, itself among
 /// them: what a search took beside the training that it led to.
 pub fn beside_s<'a>(trials: &'a [Trial], trial: &'a Trial) -> f64 {
