@@ -109,10 +109,10 @@ pub fn tradeoff(common: &Common) -> Result<(), Failure> {
 fn judge_of(experiment: &Experiment, remarks: Remarks) -> Result<(Judge, Vec<Profile>), Failure> {
     Ok(match surrogate(experiment, remarks)? {
         Surrogate::Fitted(fitted) => {
-            let Fitted { predictor, calibration, .. } = *fitted;
+            let Fitted { of_any_strategy, calibration, .. } = *fitted;
             let target = experiment.require_target()?;
             let loss = calibration.loss_target(target).map_err(Failure::input)?;
-            (Judge::Fitted(predictor, loss), calibration.profiles)
+            (Judge::Fitted(of_any_strategy, loss), calibration.profiles)
         }
         Surrogate::Quadratic(objective) => {
             (Judge::Quadratic(objective, Goal::new(experiment.require_target()?)), Vec::new())

@@ -120,11 +120,12 @@ impl Quote {
         Some(self.usd_per_hour? * time_s / HOUR_S)
     }
 
-    /// Probability that the target is reached within a time.
+    /// Probability that the target is reached within a time; that of reaching it at all, which knows
+    /// errors of every size and not nine of them, is never exceeded.
     pub fn probability_within(&self, time_s: f64) -> f64 {
-        let arrivals = self.outlook.iter().flat_map(|outlook| &outlook.arrivals);
-        let in_time = arrivals.take_while(|(time, _)| *time <= time_s);
-        in_time.fold(0.0, |sum, (_, weight)| sum + weight).min(1.0)
+        let Some(Outlook { best, arrivals, .. }) = &self.outlook else { return 0.0 };
+        let in_time = arrivals.iter().take_while(|(time, _)| *time <= time_s);
+        in_time.fold(0.0, |sum, (_, weight)| sum + weight).min(best.predicted.probability)
     }
 
     /// Probability that reaching the target costs no more than this; `None` without prices.

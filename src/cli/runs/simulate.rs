@@ -105,7 +105,7 @@ pub fn simulate_one(
             alone(run::simulate(scenario, Some(&mut *objective), &Silent)?)
         }
         Surrogate::Fitted(fitted) => {
-            let Fitted { predictor, calibration, seeds } = *fitted;
+            let Fitted { predictor, calibration, seeds, .. } = *fitted;
             let curvature = calibration.effective_curvature;
             let foretold =
                 with_stability(&*predictor, scenario, curvature).map_err(Failure::internal)?;
