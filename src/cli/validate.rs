@@ -348,7 +348,7 @@ impl Desk<'_> {
             forecast_figure("equivalent momentum", cases, scoring, |c| &c.equivalent_momentum),
             forecast_figure("one real run", cases, scoring, |c| &c.runs[0]),
         ];
-        let curves = worst.iter().take(N_DRAWN).map(|r| case_figure(r.case)).collect();
+        let curves = worst.iter().take(N_DRAWN).map(|r| case_figure(r.case, self.kind())).collect();
         let pictures = vec![
             ("predicted-against-true", vec![own]),
             ("calibration", calibration),

@@ -4,6 +4,7 @@ use super::figure::{Axis, Figure, Mark, Series, Source};
 use super::runs::{band, tallest};
 use super::table::{Cell, LongTable, SummaryTable, TableError};
 use crate::predict::{Case, Crossing, Forecast, Happened, Score, Scoring};
+use crate::run::Kind;
 
 /// Forecast and truth of one configuration at one target.
 #[derive(Clone, Copy, Debug)]
@@ -197,8 +198,8 @@ pub fn calibration_figure(
     figure
 }
 
-/// The predicted curve of a case with its band, and the real runs.
-pub fn case_figure(case: &Case) -> Figure {
+/// The predicted curve of a case with its band, and the real runs, which are of a kind.
+pub fn case_figure(case: &Case, kind: Kind) -> Figure {
     let mut figure = Figure::new(
         case.configuration.to_string(),
         Axis::linear("updates", ""),
@@ -213,7 +214,7 @@ pub fn case_figure(case: &Case) -> Figure {
     figure.series.push(predicted.with_band(band(prediction, tallest)));
     for (number, curve) in case.curves.iter().enumerate() {
         let name = format!("run {}", number + 1);
-        figure.series.push(Series::new(name, Source::Emulated, Mark::Line, points(curve)));
+        figure.series.push(Series::new(name, kind.into(), Mark::Line, points(curve)));
     }
     figure
 }

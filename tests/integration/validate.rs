@@ -44,7 +44,11 @@ fn every_validation_runs_its_smoke_file_and_has_a_full_grid_that_is_possible() {
         let object = json_of(&validate(&folder.join("smoke.toml"), &out.path().join(name), &[]));
         assert_eq!(object["verb"], "validate");
         let is_paced = name.to_string_lossy().ends_with("paced");
-        assert_eq!(object["kind"], if is_paced { "measured" } else { "emulated" });
+        let kind = if is_paced { "measured" } else { "emulated" };
+        assert_eq!(object["kind"], kind);
+        let picture = out.path().join(name).join("plots/worst-cases.svg");
+        let picture = fs::read_to_string(picture).expect("it is drawn");
+        assert!(picture.contains(&format!("run 1 ({kind})")), "{}", folder.display());
         assert_eq!(object["accuracy_error"].is_number(), is_paced, "where examples are held out");
         let checked = program().arg("check").arg(&folder).output().expect("the program starts");
         assert_eq!(code(&checked), 0, "{}", error_text(&checked));
