@@ -217,7 +217,7 @@ fn against_cost(title: &str, quotes: &[Quote], limits: &Limits) -> Figure {
         .collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     let line = front.iter().map(|(cost, time, _)| (*cost, *time)).collect();
-    figure.series.push(Series::new("not dominated", Source::Predicted, Mark::Line, line));
+    figure.series.push(Series::new("not dominated", Source::Predicted, Mark::LineAndPoints, line));
     let names: Vec<String> = front.iter().map(|(.., quote)| cluster_name(quote, quotes)).collect();
     figure.notes.push(format!("Not dominated, from the cheapest: {}.", names.join("; ")));
     figure.notes.extend(notes(quotes, limits));
